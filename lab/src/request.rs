@@ -82,7 +82,7 @@ pub struct TimedReplay {
 }
 
 /// Request of timed emulation: programs to run without computing anything, and the output.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct TimedRequest {
     pub source: TimedSource,
     /// Number of new tokens; one step less is measured.
@@ -94,7 +94,7 @@ pub struct TimedRequest {
 }
 
 /// Source of the times.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum TimedSource {
     /// A table of one layer's times, used for each of `layers` layers.
     Tables { tables: PathBuf, layers: usize },

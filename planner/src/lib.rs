@@ -9,6 +9,7 @@ pub mod machine;
 pub mod policy;
 pub mod search;
 pub mod serving;
+pub mod speculation;
 pub mod split;
 #[cfg(test)]
 mod tests;

@@ -39,6 +39,7 @@ mod numa_nodes;
 pub mod output;
 pub mod placement;
 pub mod plan_request;
+mod planned_speculation;
 pub mod prediction;
 pub mod pricing;
 pub mod profile;

@@ -105,6 +105,11 @@ impl<'a> MachinePlanner<'a> {
 }
 
 impl MachinePlanner<'_> {
+    /// Returns the planning of the same workload within other limits.
+    pub(crate) fn with_limits(&self, limits: MemoryLimits) -> MachinePlanner<'_> {
+        MachinePlanner { limits, storage: self.storage.clone(), ..*self }
+    }
+
     /// Returns the best placement with the requested compression. If none was requested, that is
     /// the lossless one if it fits, otherwise the fastest lossy one, together with a sentence about
     /// it.
@@ -180,7 +185,7 @@ impl MachinePlanner<'_> {
 
     /// Calls `then` with a question about one sequence, in which attention may be split as batches
     /// of `batch_size` sequences allow.
-    fn with_question<T>(
+    pub(crate) fn with_question<T>(
         &self,
         formats: &Formats,
         batch_size: u16,

@@ -200,7 +200,7 @@ pub struct ProfileRequest {
 }
 
 /// A model and a workload for described machines.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PlanWorkload {
     pub model: ModelChoice,
     pub dtype: Dtype,
@@ -213,4 +213,17 @@ pub struct PlanWorkload {
     pub chunking: Option<Chunking>,
     /// Measured routing of rows to experts; `None`: all experts are taken to be equally likely.
     pub routing: Option<Arc<RoutingCounts>>,
+    /// Speculative decoding to predict too.
+    pub speculation: Option<PlannedSpeculation>,
+}
+
+/// Speculative decoding whose gain is predicted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedSpeculation {
+    /// Model that drafts on the CPU; `None` for drafts that take no time.
+    pub draft_model: Option<ModelChoice>,
+    /// Maximum number of drafted tokens of a sequence in a step, at least 1.
+    pub max_drafts: u32,
+    /// Probability that a draft is accepted if those before it are.
+    pub acceptance: f64,
 }

@@ -93,6 +93,36 @@ fn what_does_not_fit_is_refused_with_numbers_or_compressed_aloud() {
     assert_eq!(rate(&[]), Some(best));
 }
 
+/// Where weights are streamed, a step gains nearly as much as it has tokens; a draft model takes
+/// time, and needs the model's vocabulary.
+#[test]
+fn speculative_decoding_is_predicted_with_its_best_number_of_drafts() {
+    let machine = ["--machine", "ryzen7950x-a4000", "--batches", "1x1", "--json"];
+    let planned = |model: &[&str], drafts: &[&str]| {
+        let drafts = [drafts, &["--acceptance", "0.8"]].concat();
+        let (code, answer, said) = plan(&[&machine, model, &drafts].concat());
+        (code, serde_json::from_str::<Value>(&answer).unwrap_or_default(), said)
+    };
+    let opt = ["--model", "opt-30b", "--layers", "24", "--policy", "gpu-only"];
+    let (code, answer, said) = planned(&opt, &["--speculate", "ngram"]);
+    assert_eq!(code, Some(0), "{said}");
+    let found = &answer["speculation"];
+    let figure = |name| found[name].as_f64().expect("a figure");
+    assert_eq!(
+        (found["drafts"].as_u64(), found["compared"][0]["drafts"].as_u64()),
+        (Some(16), Some(0))
+    );
+    assert!(figure("gain") > 0.8 * figure("tokens_per_step"), "{found}");
+    assert!((figure("tokens_per_step") - (1.0 - 0.8f64.powi(17)) / 0.2).abs() < 1e-9, "{found}");
+    let llama = ["--model", "llama-3-8b", "--policy", "gpu-only"];
+    let (_, answer, _) = planned(&llama, &["--draft-model", "llama-3.2-1b"]);
+    let found = &answer["speculation"];
+    assert!((1..16).contains(&found["drafts"].as_u64().expect("drafts")), "{found}");
+    let (code, _, said) = planned(&llama, &["--draft-model", "opt-125m"]);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("--draft-model opt-125m") && said.contains("50272"), "{said}");
+}
+
 /// A slow step is announced when it begins, and stdout contains the answer alone.
 #[test]
 fn measuring_the_machine_for_a_plan_is_announced() {

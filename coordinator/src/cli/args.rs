@@ -19,7 +19,7 @@ use super::report::ReportArgs;
 use super::score::ScoreArgs;
 use super::serve::ServeArgs;
 use super::shared::{LengthArgs, ModelArgs, PlacementArgs};
-use super::speculation::SpeculationArgs;
+use super::speculation::{AcceptanceArgs, SpeculationArgs};
 use super::stage::{NvmeArgs, StageArgs};
 use super::values::{
     DtypeChoice, NamedChoice, parse_batches_choice, parse_device, parse_policy, parse_pooling,
@@ -198,7 +198,7 @@ pub struct RunArgs {
     #[arg(conflicts_with_all = [
         "tables", "revision", "quantized", "activations", "input", "seed", "split", "prefill_chunk",
         "no_fuse", "no_prefix_sharing", "cpu_threads", "emulated_threads", "vram", "dram",
-        "prompt_cache", "speculate", "draft_model",
+        "prompt_cache", "draft_model",
     ])]
     pub machine: Option<String>,
 
@@ -208,6 +208,8 @@ pub struct RunArgs {
     pub prompts: PromptCacheArgs,
     #[command(flatten)]
     pub speculation: SpeculationArgs,
+    #[command(flatten)]
+    pub acceptance: AcceptanceArgs,
 
     /// Compute N batches of B prompts at a time, and replace completed prompts with the next ones;
     /// auto selects the shape with the highest predicted throughput [default: 1xB, with the largest
@@ -430,6 +432,10 @@ pub struct PlanArgs {
     pub chart: Option<PathBuf>,
     #[command(flatten)]
     pub serving: PlanServeArgs,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
+    #[command(flatten)]
+    pub acceptance: AcceptanceArgs,
     /// Print a machine file to start from, with every field explained; --machine accepts it
     /// unchanged
     #[arg(long, exclusive = true)]

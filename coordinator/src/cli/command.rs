@@ -188,6 +188,11 @@ fn plan_request(args: PlanArgs) -> Result<PlanRequest, UsageError> {
     if let Some(template) = template {
         return Ok(PlanRequest { source: PlanSource::Template(template), json, chart });
     }
+    if let Some(flag) = args.speculation.flag()
+        && (args.machine.is_none() || args.serving.serve)
+    {
+        return Err(UsageError::DraftsWithoutMachine { flag });
+    }
     let (tables, costs) = (args.tables.clone(), args.serving.costs.clone());
     let source = match (tables, costs, args.model.is_some()) {
         (Some(tables), ..) => PlanSource::Tables(tables),
@@ -222,7 +227,7 @@ fn serving_plan(args: PlanArgs) -> Result<ServingWorkload, UsageError> {
 }
 
 /// Returns a model of which only the configuration is read; its weights need not exist.
-fn config_only_model(name: String, layers: Option<u32>) -> ModelChoice {
+pub(super) fn config_only_model(name: String, layers: Option<u32>) -> ModelChoice {
     let layers = layers.map(|layers| layers as usize);
     ModelChoice { name, revision: None, dummy_weights: true, layers, positions: None }
 }
@@ -245,6 +250,7 @@ fn plan_workload(args: PlanArgs) -> Result<Box<PlanWorkload>, UsageError> {
         policy: args.policy,
         chunking: args.split_chunks.as_deref().map(parse_chunking).transpose()?,
         routing: args.routing.unwrap_or_default().0,
+        speculation: args.speculation.planned(args.acceptance)?,
     }))
 }
 
@@ -322,6 +328,7 @@ fn timed_workload(args: RunArgs) -> Result<PlanWorkload, UsageError> {
         policy: args.placement.policy.unwrap_or(PolicyName::Auto),
         chunking: args.placement.split_chunks.as_deref().map(parse_chunking).transpose()?,
         routing: args.nvme.routing.unwrap_or_default().0,
+        speculation: args.speculation.planned(args.acceptance)?,
     })
 }
 

@@ -2,6 +2,10 @@
 
 use clap::{Args, ValueEnum};
 use scheduler::DRAFTS_MAX;
+use session::request::PlannedSpeculation;
+
+use super::command::config_only_model;
+use super::usage_error::UsageError;
 
 /// Default maximum number of drafted tokens of a sequence in a step.
 const DEFAULT_DRAFT_MAX: u32 = 16;
@@ -30,6 +34,21 @@ pub struct SpeculationArgs {
     is_default: bool,
 }
 
+/// Arguments of predictions for speculative decoding.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub struct AcceptanceArgs {
+    /// Probability that a draft is accepted if those before it are, from 0 to 1, with which
+    /// speculative decoding is predicted for --machine
+    #[arg(long, value_name = "RATE", requires = "drafts", requires = "machine")]
+    #[arg(value_parser = parse_acceptance, help_heading = "Placement")]
+    pub acceptance: Option<f64>,
+}
+
+fn parse_acceptance(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.0..=1.0).contains(rate));
+    rate.ok_or_else(|| format!("{text:?} is not a number from 0 to 1, such as 0.7"))
+}
+
 /// Source of drafted tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Drafts {
@@ -39,6 +58,31 @@ pub enum Drafts {
 }
 
 impl SpeculationArgs {
+    /// Returns the speculative decoding to predict with drafts of a given acceptance, if tokens
+    /// are drafted.
+    ///
+    /// # Errors
+    /// Drafts without an acceptance.
+    pub(super) fn planned(
+        self,
+        AcceptanceArgs { acceptance }: AcceptanceArgs,
+    ) -> Result<Option<PlannedSpeculation>, UsageError> {
+        let max_drafts = self.max_drafts();
+        if max_drafts == 0 {
+            return Ok(None);
+        }
+        let acceptance = acceptance.ok_or(UsageError::DraftsWithoutAcceptance)?;
+        let draft_model = self.draft_model.map(|name| config_only_model(name, None));
+        Ok(Some(PlannedSpeculation { draft_model, max_drafts, acceptance }))
+    }
+
+    /// Returns the flag that asks for drafts, if one does.
+    pub(super) fn flag(&self) -> Option<&'static str> {
+        let is_off = matches!(self.speculate, None | Some(Drafts::Off));
+        let drafts = (!is_off).then_some("speculate");
+        drafts.or(self.draft_model.is_some().then_some("draft-model"))
+    }
+
     /// Returns the arguments with the defaults of a server.
     pub(super) fn for_server(self) -> SpeculationArgs {
         let is_default = self.draft_model.is_none() && self.speculate.is_none();

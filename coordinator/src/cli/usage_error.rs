@@ -76,6 +76,16 @@ pub enum UsageError {
          emulated:timed."
     )]
     TimesWithoutTimed { flag: &'static str },
+    #[error(
+        "the gain of drafts depends on how many of them are accepted; add --acceptance RATE, for \
+         example 0.7."
+    )]
+    DraftsWithoutAcceptance,
+    #[error(
+        "plan predicts drafts for described machines; add --machine MACHINE, without --serve, or \
+         remove --{flag}."
+    )]
+    DraftsWithoutMachine { flag: &'static str },
     #[error("--chart with --serve draws a replay; add --timed POLICY.")]
     ChartWithoutReplay,
     #[error("--emulated-threads requires --device emulated; remove it.")]

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use planner::layer::table::OperationTable;
+use planner::machine::DraftedDecode;
 use planner::timed::{InstructionTimes, TimedPlan, TimedTablePlan, steady, steady_step};
 use program::map::DeviceMap;
 use program::plan::Plan;
@@ -105,8 +106,16 @@ fn from_machine(machine: &str, workload: &PlanWorkload) -> anyhow::Result<TimedP
     // workload.
     let machine = MeasuredMachine::without_measurements(&description);
     let model = machine_plan::open(workload)?;
-    let (chosen, _) = MachinePlanner::new(workload, &machine, &model.config).choose_placement()?;
-    let TimedPlan { plan, times } = TimedPlan::from_plan(&chosen.plan, &description)
+    let planner = MachinePlanner::new(workload, &machine, &model.config);
+    let (mut chosen, _) = planner.choose_placement()?;
+    let mut drafts = 0;
+    if let Some(speculation) = &workload.speculation {
+        let drafted = planner.choose_drafts(&chosen, speculation)?;
+        drafts = drafted.step.drafts;
+        chosen = drafted.search_result;
+    }
+    let pricing = DraftedDecode { machine: &description, drafts };
+    let TimedPlan { plan, times } = TimedPlan::from_plan(&chosen.plan, &pricing)
         .with_context(|| format!("{} on {}", model.config.name, description.name))?;
     let map = &chosen.plan.map;
     let planned_step_ms = chosen.steady.step_ns() / 1e6;
@@ -116,6 +125,7 @@ fn from_machine(machine: &str, workload: &PlanWorkload) -> anyhow::Result<TimedP
         compress: compress_name(map),
         batch_size: chosen.plan.shape.batch_size,
         gpu: format_gpu_ops(map, &model.config).1,
+        drafts,
         planned_step_ms,
         machine: description.name,
     });

@@ -77,6 +77,8 @@ pub(super) struct MachineDetails {
     pub(super) batch_size: u16,
     /// Operations of a layer that the GPU runs in decode, in words.
     pub(super) gpu: String,
+    /// Number of drafted tokens that a step verifies for each sequence; drafting takes no time.
+    pub(super) drafts: u32,
     /// Time of a steady step according to `plan`.
     pub(super) planned_step_ms: f64,
 }

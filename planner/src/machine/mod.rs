@@ -15,7 +15,7 @@ mod tests;
 mod what_if;
 
 pub use bundled::{bundled_names, find_bundled};
-pub use costs::DescribedCosts;
+pub use costs::DraftedDecode;
 pub use operating_costs::OperatingCosts;
 pub use parse::MachineError;
 pub use what_if::Resource;

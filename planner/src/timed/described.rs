@@ -16,7 +16,6 @@ use program::validate::validate;
 use super::bounds::{GEN_LEN_MAX, LAYERS_MAX, TIME_MAX_MS};
 use super::error::TimedError;
 use super::instruction_times::InstructionTimes;
-use crate::machine::Machine;
 use crate::search::Pricing;
 
 /// Size of the small model's heads: rotary embeddings need pairs.
@@ -34,13 +33,13 @@ pub struct TimedPlan {
 }
 
 impl TimedPlan {
-    /// Returns the programs of `large`, with the times that `machine` gives its decode in the
+    /// Returns the programs of `large`, with the times that `pricing` gives its decode in the
     /// middle of the output.
     ///
     /// # Errors
     /// More layers or tokens than a run supports, an instruction that takes too long or that the
     /// machine does not price.
-    pub fn from_plan(large: &Plan, machine: &Machine) -> Result<TimedPlan, TimedError> {
+    pub fn from_plan(large: &Plan, pricing: &dyn Pricing) -> Result<TimedPlan, TimedError> {
         let (layers, gen_len) = (large.config.num_layers, large.shape.max_new);
         if !(1..=LAYERS_MAX).contains(&layers) {
             return Err(TimedError::Layers { layers });
@@ -52,7 +51,7 @@ impl TimedPlan {
         validate(&plan)?;
         check_same(large, &plan)?;
         let middle = large.shape.max_prompt + gen_len / 2;
-        let costs = machine.costs(large, large.decode(), middle)?;
+        let costs = pricing.costs(large, large.decode(), middle)?;
         let times = times(large, costs.as_ref())?;
         Ok(TimedPlan { plan, times })
     }
@@ -212,6 +211,7 @@ mod tests {
 
     use super::*;
     use crate::budget::{MemoryLimits, PlacementRequest, PlanError};
+    use crate::machine::Machine;
     use crate::machine::find_bundled;
     use crate::policy::name::PolicyName;
     use crate::policy::{Formats, Placement, Policy};

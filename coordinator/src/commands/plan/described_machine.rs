@@ -1,6 +1,7 @@
 //! `--machine FILE.toml`: plans a model and a workload for a described machine, which need not be
 //! this one.
 
+use super::drafts::DraftsOutput;
 use super::show::PlanOutput;
 use super::vectors::LiaVectors;
 use crate::cli::request::PlanRequest;
@@ -20,11 +21,22 @@ pub(super) fn plan_described(
     request: &PlanRequest,
 ) -> anyhow::Result<String> {
     let description = machine_plan::load_machine("--machine", machine)?;
-    let machine = MeasuredMachine::load(description, machine, workload.policy)?;
+    let machine = match &workload.speculation {
+        // Steps with drafts are priced by the described rates, and those without have to be too.
+        Some(_) => MeasuredMachine::without_measurements(&description),
+        None => MeasuredMachine::load(description, machine, workload.policy)?,
+    };
     let model = machine_plan::open(workload)?;
     let planner = MachinePlanner::new(workload, &machine, &model.config);
     let reporter = ProgressReporter::start("planning", Verbosity::Progress);
     let (chosen, note) = planner.choose_placement()?;
+    let drafts = match &workload.speculation {
+        Some(assumed) => {
+            let found = planner.choose_drafts(&chosen, assumed)?;
+            Some(DraftsOutput { assumed, chosen: &chosen, found })
+        }
+        None => None,
+    };
     drop(reporter);
     PlanOutput {
         chosen: &chosen,
@@ -33,6 +45,7 @@ pub(super) fn plan_described(
         notes: note.as_slice(),
         vectors: LiaVectors::for_plan(&chosen, &machine.description)?,
         threads: None,
+        drafts,
     }
     .render(request)
 }
@@ -92,6 +105,7 @@ mod tests {
             policy: PolicyName::Auto,
             chunking: None,
             routing: None,
+            speculation: None,
         };
         let source =
             PlanSource::Machine { machine: machine.clone(), workload: Box::new(workload.clone()) };

@@ -8,6 +8,7 @@
 mod chart_file;
 mod compare;
 mod described_machine;
+mod drafts;
 mod long_prompt;
 mod show;
 mod tables;

@@ -11,6 +11,7 @@ use planner::search::{Candidate, SearchResult, TimeFactors, TrialStatus};
 use serde_json::{Value, json};
 
 use super::chart_file;
+use super::drafts::DraftsOutput;
 use super::vectors::LiaVectors;
 use crate::cli::request::PlanRequest;
 use report::build::join_notes;
@@ -35,6 +36,8 @@ pub(super) struct PlanOutput<'a> {
     pub(super) vectors: Option<LiaVectors>,
     /// Thread counts of this machine's workers.
     pub(super) threads: Option<ThreadCounts<'a>>,
+    /// Speculative decoding on a described machine.
+    pub(super) drafts: Option<DraftsOutput<'a>>,
 }
 
 impl PlanOutput<'_> {
@@ -102,6 +105,7 @@ impl PlanOutput<'_> {
             self.chosen.tokens_per_s()
         );
         text += &self.format_memory();
+        text += &self.drafts.as_ref().map_or_else(String::new, DraftsOutput::text);
         text
     }
 
@@ -165,6 +169,7 @@ impl PlanOutput<'_> {
             "read_from_nvme": self.storage_reads_json(),
             "lia": self.vectors,
             "experts": ExpectedExperts::for_plan(plan),
+            "speculation": self.drafts.as_ref().map(DraftsOutput::json),
             "device_map": MapSummary::new(&plan.config, &plan.map),
             "ops": self.ops_json(), "considered": self.candidates_json(),
             "candidates": self.chosen.candidate_count,

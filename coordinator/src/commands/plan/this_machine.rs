@@ -44,6 +44,7 @@ pub(super) fn plan_this_machine(
         notes: &decision.notes,
         vectors: None,
         threads: Some(&threads),
+        drafts: None,
     };
     let mut text = output.render(request)?;
     if !request.json {

@@ -15,13 +15,22 @@ mod work;
 use program::ir::{Instruction, Program, ProgramId};
 use program::plan::Plan;
 use program::simulate::{ByPlace, Place, SimulationCosts};
-use program::topology::LaneSet;
+use program::topology::{LaneSet, LaneSpec};
 
 use super::{Machine, MachineError};
 use crate::search::{CostError, Pricing};
 use line::CappedLinear;
 use shared_traffic::SharedTraffic;
-use work::WorkCalculator;
+use stream::StreamLength;
+use work::{InstructionWork, WorkCalculator};
+
+/// A machine on which each decode step verifies drafted tokens of every sequence.
+#[derive(Debug, Clone, Copy)]
+pub struct DraftedDecode<'a> {
+    pub machine: &'a Machine,
+    /// Number of drafted tokens of a sequence in a step.
+    pub drafts: u32,
+}
 
 impl Pricing for Machine {
     fn costs(
@@ -30,7 +39,38 @@ impl Pricing for Machine {
         program: &Program,
         prompt_len: u32,
     ) -> Result<Box<dyn SimulationCosts>, CostError> {
-        let costs = DescribedCosts::new(self, plan, program, prompt_len)?;
+        DraftedDecode { machine: self, drafts: 0 }.costs(plan, program, prompt_len)
+    }
+
+    fn costs_without_contention(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Box<dyn SimulationCosts>, CostError> {
+        let machine = DraftedDecode { machine: self, drafts: 0 };
+        machine.costs_without_contention(plan, program, prompt_len)
+    }
+
+    fn host_memory_costs(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Option<Box<dyn SimulationCosts>>, CostError> {
+        DraftedDecode { machine: self, drafts: 0 }.host_memory_costs(plan, program, prompt_len)
+    }
+}
+
+impl Pricing for DraftedDecode<'_> {
+    fn costs(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Box<dyn SimulationCosts>, CostError> {
+        let (mut costs, moved) = self.unshared_costs(plan, program, prompt_len)?;
+        costs.slowdown = moved.slowdown(self.machine, program, &costs)?;
         Ok(Box::new(costs))
     }
 
@@ -40,8 +80,7 @@ impl Pricing for Machine {
         program: &Program,
         prompt_len: u32,
     ) -> Result<Box<dyn SimulationCosts>, CostError> {
-        let (costs, _) = DescribedCosts::without_contention(self, plan, program, prompt_len)?;
-        Ok(Box::new(costs))
+        Ok(Box::new(self.unshared_costs(plan, program, prompt_len)?.0))
     }
 
     fn host_memory_costs(
@@ -51,7 +90,44 @@ impl Pricing for Machine {
         prompt_len: u32,
     ) -> Result<Option<Box<dyn SimulationCosts>>, CostError> {
         let mut times_ns = ByPlace::new();
-        let works = WorkCalculator::new(plan, prompt_len);
+        self.for_each_work(plan, program, prompt_len, |place, lane, work| {
+            let bytes = shared_traffic::host_bytes(lane, work);
+            times_ns.insert(place, bytes.times(1.0 / self.machine.memory.dram_gbps));
+            Ok(())
+        })?;
+        Ok(Some(Box::new(DescribedCosts { times_ns, prompt_len, slowdown: 1.0 })))
+    }
+}
+
+impl DraftedDecode<'_> {
+    /// Returns the costs without contention, and the shared traffic.
+    fn unshared_costs(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<(DescribedCosts, SharedTraffic), CostError> {
+        let mut times_ns = ByPlace::new();
+        let mut moved = SharedTraffic::new(prompt_len);
+        self.for_each_work(plan, program, prompt_len, |place, lane, work| {
+            let ns = work::work_ns(self.machine, lane, plan.shape.dtype, work)?;
+            times_ns.insert(place, ns);
+            moved.add(lane, work);
+            Ok(())
+        })?;
+        Ok((DescribedCosts { times_ns, prompt_len, slowdown: 1.0 }, moved))
+    }
+
+    /// Calls `then` with the work of every instruction of a program.
+    fn for_each_work(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+        mut then: impl FnMut(Place, &LaneSpec, &InstructionWork) -> Result<(), MachineError>,
+    ) -> Result<(), CostError> {
+        let length = StreamLength { prompt: prompt_len, drafts: self.drafts };
+        let works = WorkCalculator::new(plan, length);
         for list in &program.lanes {
             let lane = plan.topology.lane(list.lane);
             let all = list.instructions.iter().enumerate();
@@ -59,11 +135,10 @@ impl Pricing for Machine {
                 let work = works.work(program, lane, instruction);
                 let instruction = index as u32;
                 let place = Place { program: program.id, lane: list.lane, instruction };
-                let bytes = shared_traffic::host_bytes(lane, &work);
-                times_ns.insert(place, bytes.times(1.0 / self.memory.dram_gbps));
+                then(place, lane, &work)?;
             }
         }
-        Ok(Some(Box::new(DescribedCosts { times_ns, prompt_len, slowdown: 1.0 })))
+        Ok(())
     }
 }
 
@@ -73,60 +148,15 @@ impl From<MachineError> for CostError {
     }
 }
 
-/// Costs of one program; see the module documentation.
+/// Costs of one program: decode step `s` (from 0) reads `prompt_len + s` cached positions of each
+/// sequence.
 #[derive(Debug)]
-pub struct DescribedCosts {
+struct DescribedCosts {
     times_ns: ByPlace<CappedLinear>,
     prompt_len: u32,
     /// Factor by which its instructions are lengthened because lanes share resources; 1 without
     /// contention.
     slowdown: f64,
-}
-
-impl DescribedCosts {
-    /// Returns the costs of every instruction of a program of `plan`: decode step `s` (from 0)
-    /// reads `prompt_len + s` cached positions of each sequence.
-    ///
-    /// # Errors
-    /// A number format, a decompression or a drive that the description does not have; a program
-    /// that cannot be simulated.
-    pub fn new(
-        machine: &Machine,
-        plan: &Plan,
-        program: &Program,
-        prompt_len: u32,
-    ) -> Result<DescribedCosts, CostError> {
-        let (mut costs, moved) =
-            DescribedCosts::without_contention(machine, plan, program, prompt_len)?;
-        costs.slowdown = moved.slowdown(machine, program, &costs)?;
-        Ok(costs)
-    }
-
-    /// Returns the costs without contention, and the shared traffic.
-    fn without_contention(
-        machine: &Machine,
-        plan: &Plan,
-        program: &Program,
-        prompt_len: u32,
-    ) -> Result<(DescribedCosts, SharedTraffic), CostError> {
-        let mut times_ns = ByPlace::new();
-        let works = WorkCalculator::new(plan, prompt_len);
-        let mut moved = SharedTraffic::new(prompt_len);
-        for list in &program.lanes {
-            let lane = plan.topology.lane(list.lane);
-            for (index, instruction) in list.instructions.iter().enumerate() {
-                if !instruction.is_work() {
-                    continue;
-                }
-                let work = works.work(program, lane, instruction);
-                let instruction = index as u32;
-                let place = Place { program: program.id, lane: list.lane, instruction };
-                times_ns.insert(place, work::work_ns(machine, lane, plan.shape.dtype, &work)?);
-                moved.add(lane, &work);
-            }
-        }
-        Ok((DescribedCosts { times_ns, prompt_len, slowdown: 1.0 }, moved))
-    }
 }
 
 impl SimulationCosts for DescribedCosts {

@@ -7,12 +7,22 @@ use program::plan::RunShape;
 
 use super::line::CappedLinear;
 
+/// Lengths of the sequences of a stream.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StreamLength {
+    /// Number of tokens of a prompt.
+    pub(super) prompt: u32,
+    /// Number of drafted tokens after the newest one, in decode steps.
+    pub(super) drafts: u32,
+}
+
 /// Quantities of a stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StreamSize {
     pub(super) rows: CappedLinear,
-    /// Number of sampled rows.
     pub(super) sequences: CappedLinear,
+    /// Number of rows from which a token is drawn.
+    pub(super) sampled: CappedLinear,
     /// (row, position) pairs of attention, including each row's own position.
     pub(super) pairs: CappedLinear,
     /// Number of cached positions read, over all sequences.
@@ -47,29 +57,36 @@ impl AttentionReach {
 }
 
 impl StreamSize {
-    /// Returns a stream of full batches of prompts of `prompt_len` tokens, in the layer of `at`.
+    /// Returns a stream of full batches of prompts of `length.prompt` tokens, in the layer of `at`.
     pub(super) fn new(
         config: &ModelConfig,
         shape: &RunShape,
         program: &Program,
         at: At,
-        prompt_len: u32,
+        length: StreamLength,
     ) -> StreamSize {
         let reach = AttentionReach::in_layer(config, at.layer);
+        let prompt_len = length.prompt;
         match program.shape.rows {
-            Rows::Single => StreamSize::single(shape, reach),
+            Rows::Single => StreamSize::newest(shape, reach, length.drafts),
             Rows::WholePrompts => StreamSize::whole(shape, reach, at.stream, prompt_len),
             Rows::Chunks | Rows::Moves(_) => StreamSize::chunk(shape, reach, at.stream, prompt_len),
         }
     }
 
-    fn single(shape: &RunShape, reach: AttentionReach) -> StreamSize {
+    /// Returns a stream of each sequence's newest token and `drafts` drafted ones, which attend to
+    /// those before them, also beyond a window.
+    fn newest(shape: &RunShape, reach: AttentionReach, drafts: u32) -> StreamSize {
         let sequences = f64::from(shape.batch_size);
+        let of_each = f64::from(1 + drafts);
+        let rows = CappedLinear::fixed(sequences * of_each);
         let cached = CappedLinear::per_position(sequences, reach.max_positions());
+        let among_new = CappedLinear::fixed(sequences * of_each * (of_each + 1.0) / 2.0);
         StreamSize {
-            rows: CappedLinear::fixed(sequences),
+            rows,
             sequences: CappedLinear::fixed(sequences),
-            pairs: CappedLinear::fixed(sequences).plus(cached),
+            sampled: rows,
+            pairs: cached.times(of_each).plus(among_new),
             cached,
         }
     }
@@ -86,6 +103,7 @@ impl StreamSize {
         StreamSize {
             rows: CappedLinear::fixed(prompt + others * (prompt - shared)),
             sequences: CappedLinear::fixed(sequences),
+            sampled: CappedLinear::fixed(sequences),
             pairs: CappedLinear::fixed(pairs),
             cached: CappedLinear::ZERO,
         }
@@ -106,9 +124,11 @@ impl StreamSize {
             cached += from.min(reach.max_positions().into()) as f64;
             row += to - from;
         }
+        let sequences = CappedLinear::fixed((end / length - first / length) as f64);
         StreamSize {
             rows: CappedLinear::fixed((end - first) as f64),
-            sequences: CappedLinear::fixed((end / length - first / length) as f64),
+            sequences,
+            sampled: sequences,
             pairs: CappedLinear::fixed(pairs),
             cached: CappedLinear::fixed(cached),
         }

@@ -11,7 +11,7 @@ use program::plan::Plan;
 use program::simulate::Place;
 use program::topology::{LaneId, MemoryId};
 
-use super::super::{Machine, OperandRates, SlowTierSpec, find_bundled};
+use super::super::{DraftedDecode, Machine, OperandRates, SlowTierSpec, find_bundled};
 use crate::budget::{MemoryLimits, PlacementRequest};
 use crate::policy::{Formats, Placement, Policy, SlowTierLayers, SlowTierWeights};
 use crate::search::{CostError, Pricing};
@@ -95,7 +95,7 @@ impl Case {
 
 /// Returns the milliseconds of the first decode instruction that `of` accepts, in the first step.
 fn ms(
-    machine: &Machine,
+    machine: &dyn Pricing,
     plan: &Plan,
     positions: u32,
     of: impl Fn(LaneId, &Instruction) -> bool,
@@ -212,6 +212,38 @@ fn of_experts_those_that_are_hit_are_read_and_all_are_moved() {
         let all_ms = 2.0 * experts * hidden * ffn / machine.link.h2d_gbps / 1e6;
         assert!((copied_ms / all_ms - 1.0).abs() < 1e-6, "{batch}: {copied_ms} {all_ms}");
     }
+}
+
+/// A sequence's newest token and three drafts are four rows, for which weights and caches are read
+/// once, and from each of which a token is drawn.
+#[test]
+fn drafts_are_rows_that_read_the_caches_of_their_sequence() {
+    let machine = a4000();
+    let (four, sixteen) = (opt((1, 4), ON_THE_CPU).plan(), opt((1, 16), ON_THE_CPU).plan());
+    let drafted = DraftedDecode { machine: &machine, drafts: 3 };
+    for op in [Op::Fc0, Op::Norm0, Op::Head, Op::Sample] {
+        let computed = computes(op, LaneId::CPU_COMPUTE);
+        let drafted_ms = ms(&drafted, &four, 512, &computed);
+        let expected_ms = ms(&machine, &sixteen, 512, &computed);
+        assert!((drafted_ms / expected_ms - 1.0).abs() < 1e-9, "{op:?}");
+    }
+    let rates = machine.cpu.bf16;
+    let (hidden, heads, positions) = (7168.0, 56.0, 512.0);
+    // Four sequences with rows that attend to 513 to 516 positions.
+    let pairs = 4.0 * (4.0 * positions + 10.0);
+    let bytes = 4.0 * positions * 2.0 * hidden;
+    let flops = 2.0 * pairs * hidden;
+    // Rows of q and k, and scores.
+    let activations = 16.0 * 4.0 * hidden + 4.0 * pairs * heads;
+    let by_hand_ms = bytes / rates.attention_gbps / 1e6
+        + activations / rates.linear_gbps / 1e6
+        + flops / rates.attention_tflops / 1e9;
+    let said_ms = ms(&drafted, &four, 512, computes(Op::Scores, LaneId::CPU_COMPUTE));
+    assert!((said_ms / by_hand_ms - 1.0).abs() < 1e-6, "{said_ms} {by_hand_ms}");
+    let cache = |machine: &dyn Pricing| {
+        ms(machine, &opt((1, 4), ON_THE_GPU).plan(), 512, copies(Moved::Cache(Kv::K)))
+    };
+    assert_eq!(cache(&drafted), cache(&machine), "caches are copied once");
 }
 
 /// Gemma's sixth layer attends to all positions, the layers before it to 1024.

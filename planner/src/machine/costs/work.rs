@@ -14,7 +14,7 @@ use program::weights::Weights;
 
 use super::super::{Machine, MachineError};
 use super::line::CappedLinear;
-use super::stream::StreamSize;
+use super::stream::{StreamLength, StreamSize};
 
 const NS: f64 = 1e9;
 const GIGA: f64 = 1e9;
@@ -70,13 +70,13 @@ impl InstructionWork {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WorkCalculator<'a> {
     plan: &'a Plan,
-    prompt_len: u32,
+    length: StreamLength,
 }
 
 impl<'a> WorkCalculator<'a> {
-    /// Returns the work for prompts of `prompt_len` positions.
-    pub(super) const fn new(plan: &'a Plan, prompt_len: u32) -> WorkCalculator<'a> {
-        WorkCalculator { plan, prompt_len }
+    /// Returns the work for sequences of a length.
+    pub(super) const fn new(plan: &'a Plan, length: StreamLength) -> WorkCalculator<'a> {
+        WorkCalculator { plan, length }
     }
 
     /// Returns the work of an instruction of a program on a lane.
@@ -86,8 +86,8 @@ impl<'a> WorkCalculator<'a> {
         lane: &LaneSpec,
         instruction: &Instruction,
     ) -> InstructionWork {
-        let WorkCalculator { plan, prompt_len } = *self;
-        let stream = |at: At| StreamSize::new(&plan.config, &plan.shape, program, at, prompt_len);
+        let WorkCalculator { plan, length } = *self;
+        let stream = |at: At| StreamSize::new(&plan.config, &plan.shape, program, at, length);
         match instruction {
             Instruction::Compute(compute) => {
                 self.compute(program, lane, compute, &stream(compute.at))
@@ -193,7 +193,7 @@ impl<'a> WorkCalculator<'a> {
         let values = op.activation_bytes(config, self.dtype(), 1) as f64;
         let scores = op.score_bytes(config, self.dtype(), 1) as f64;
         let rows = match op {
-            Op::FinalNorm | Op::Head | Op::Sample => stream.sequences,
+            Op::FinalNorm | Op::Head | Op::Sample => stream.sampled,
             _ => stream.rows,
         };
         let activations = rows.times(values).plus(stream.pairs.times(scores));
@@ -228,7 +228,7 @@ impl<'a> WorkCalculator<'a> {
             // Only some rows of the table are read.
             Op::Embed => (0.0, false),
             _ if op.weights(config).is_some() => {
-                self.matrix(program, lane, compute, rows.at(self.prompt_len))
+                self.matrix(program, lane, compute, rows.at(self.length.prompt))
             }
             _ => (0.0, false),
         };
@@ -270,7 +270,7 @@ impl<'a> WorkCalculator<'a> {
                 let element = value.element_bytes(self.dtype()) as f64;
                 let elements = match (value, value.row_elements(config)) {
                     (Value::LastNormed | Value::Logits, Some(row)) => {
-                        stream.sequences.times(row as f64)
+                        stream.sampled.times(row as f64)
                     }
                     (_, Some(row)) => stream.rows.times(row as f64),
                     (_, None) => stream.pairs.times(config.num_heads as f64),

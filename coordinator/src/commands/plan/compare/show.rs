@@ -190,6 +190,7 @@ mod tests {
             policy: planner::policy::name::PolicyName::Auto,
             chunking: None,
             routing: None,
+            speculation: None,
         }
     }
 
