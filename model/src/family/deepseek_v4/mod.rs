@@ -49,6 +49,7 @@ fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigEr
     fields.only("scoring_func", &json!("sqrtsoftplus"))?;
     fields.only("topk_method", &json!("noaux_tc"))?;
     fields.only("norm_topk_prob", &Value::Bool(true))?;
+    check_expert_dtype(fields)?;
     let model = base(name, fields)?;
     let limit = fields.positive("swiglu_limit")?.unwrap_or(LIMIT) as f32;
     let limits = ActivationLimits { experts: Some(limit), network: Some(limit) };
@@ -63,6 +64,17 @@ fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigEr
     let layers = Layers::from_kinds(layers.collect::<Vec<_>>());
     let features = Features { indexer, ..model.features };
     Ok(ModelConfig { layers, features, ..model }.with_kind_models())
+}
+
+/// Refuses types of experts that no checkpoint is read with. Their tensors define the actual one.
+fn check_expert_dtype(fields: &ConfigFields<'_>) -> Result<(), ConfigError> {
+    const FIELD: &str = "expert_dtype";
+    match fields.present(FIELD) {
+        Some(dtype) if !matches!(dtype.as_str(), Some("fp4" | "fp8" | "bf16")) => {
+            Err(wrong(FIELD, dtype, "fp4, fp8 or bf16"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Parses everything but the differences between layers.
