@@ -1,10 +1,11 @@
-"""DeepSeek V4 as it is released: linears of attention and of the shared expert in 8-bit floats (e4m3) with
-a power of two for each block of 128 x 128, experts in 4-bit floats (e2m1), two inputs a byte of type int8,
-the first in the low half, with a power of two for each 32 inputs of a row. Powers are bytes of type e8m0
-in tensors named `.scale`; `expert_dtype` is a field of its own, beside `quantization_config`.
+"""DeepSeek V4 as it is released: linears of attention and of the shared expert in 8-bit floats
+(e4m3) with a power of two for each block of 128 x 128, experts in 4-bit floats (e2m1), two inputs a
+byte of type int8, the first in the low half, with a power of two for each 32 inputs of a row. Powers
+are bytes of type e8m0 in tensors named `.scale`; `expert_dtype` is a field of its own, not of
+`quantization_config`.
 
-The reference is the same checkpoint, expanded: `load` writes it with the names and fields of an unquantised
-one, which transformers reads."""
+The reference is the same checkpoint, expanded: `load` writes it with the names and fields of an
+unquantised one, which transformers reads."""
 
 import tempfile
 from pathlib import Path
@@ -21,7 +22,8 @@ BLOCK = 128
 # e4m3's largest number.
 LARGEST = 448.0
 IN_EIGHT_BITS = (
-    *(f".attn.{linear}.weight" for linear in ("wq_a", "wq_b", "wkv", "wo_a", "wo_b", "indexer.wq_b")),
+    *(f".attn.{linear}.weight" for linear in ("wq_a", "wq_b", "wkv", "wo_a", "wo_b")),
+    ".attn.indexer.wq_b.weight",
     *(f".ffn.shared_experts.{linear}.weight" for linear in ("w1", "w2", "w3")),
 )
 QUANTIZATION = {
@@ -104,7 +106,8 @@ def expanded(stored):
 
 def load(folder, config, options):
     """The model in f32, from a released checkpoint."""
-    config = {key: value for key, value in config.items() if key not in ("quantization_config", "expert_dtype")}
+    of_release = ("quantization_config", "expert_dtype")
+    config = {key: value for key, value in config.items() if key not in of_release}
     weights = expanded(load_file(folder / "model.safetensors"))
     with tempfile.TemporaryDirectory() as plain:
         save_file(weights, Path(plain) / "model.safetensors", metadata={"format": "pt"})
@@ -129,20 +132,21 @@ def even_blocks(model):
         if name.endswith(("self_attn.q_b_proj.weight", "self_attn.o_b_proj.weight")):
             counts = [-(-size // BLOCK) for size in parameter.shape]
             assert max(counts) > 1, name
-            odd = torch.tensor([[(row + column) % 2 for column in range(counts[1])] for row in range(counts[0])])
+            odd = (torch.arange(counts[0])[:, None] + torch.arange(counts[1])) % 2
             parameter.data = parameter.data / spread(127 + 2 * odd, parameter.shape)
 
 
 MODELS = {
-    # One layer of each type. Prompts have more than the published 128 positions of an entry of the third,
-    # and fewer than the published 512 entries that an indexer selects; experts by token in the first layer.
-    # Fields as published, with a ratio for the layer that drafts tokens.
+    # One layer of each type. Prompts have more than the published 128 positions of an entry of the
+    # third, and fewer than the published 512 entries that an indexer selects; experts by token in the
+    # first layer. Fields as published, with a ratio for the layer that drafts tokens.
     "deepseek_v4_released": {
         **SHARED,
         "seed": 112,
         "gguf": False,
         "f32": (
-            *("_hc.fn", "_hc.base", "_hc.scale", "hc_head.hc_fn", "hc_head.hc_base", "hc_head.hc_scale"),
+            *("_hc.fn", "_hc.base", "_hc.scale"),
+            *("hc_head.hc_fn", "hc_head.hc_base", "hc_head.hc_scale"),
             *("sinks", "e_score_correction_bias", "position_bias"),
         ),
         "scale": {"_hc.scale": 1.6, "position_bias": 6.0, "sinks": 2.0},

@@ -26,8 +26,8 @@ impl LayerKind {
 const PAGE_MULTIPLE: usize = 16;
 
 impl ModelConfig {
-    /// Returns the number of positions of which a page of the model's caches has a multiple, so that
-    /// the compressed groups of every layer fit whole.
+    /// Returns the number of positions of which a page of the model's caches has a multiple, so
+    /// that the compressed groups of every layer fit whole.
     pub fn page_multiple(&self) -> usize {
         let rates = self.layers.kinds().iter().filter_map(|kind| kind.compression);
         rates.fold(PAGE_MULTIPLE, |multiple, compression| {

@@ -16,8 +16,8 @@ pub use modules::{FactorLayout, IntegerFormat, MatrixFactor, ModuleFormat, Modul
 pub enum Quantization {
     #[default]
     None,
-    /// 8-bit floats with a factor per block of rows and inputs, or one per matrix if `None`. Experts
-    /// may be 4-bit floats with an exponent for every 32 inputs (DeepSeek V4).
+    /// 8-bit floats with a factor per block of rows and inputs, or one per matrix if `None`.
+    /// Experts may be 4-bit floats with an exponent for every 32 inputs (DeepSeek V4).
     Fp8 { block: Option<(usize, usize)>, has_fp4_experts: bool },
     /// 4-bit floats with an exponent for every 32 inputs.
     Mxfp4,

@@ -21,8 +21,8 @@ fn is_expert(name: &str) -> bool {
     name.contains(".experts.")
 }
 
-/// Returns the name of the factors of the 8-bit floats `name` of module `stem`. Those of DeepSeek V4
-/// have another name than those of other models.
+/// Returns the name of the factors of the 8-bit floats `name` of module `stem`. Those of DeepSeek
+/// V4 have another name than those of other models.
 ///
 /// # Errors
 /// Factors of neither name.

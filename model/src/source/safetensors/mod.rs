@@ -35,8 +35,8 @@ use module_formats::DeclaredFormats;
 
 /// Number of bytes that are converted at a time if the stored type differs from the requested one.
 const PIECE_BYTES: usize = 64 << 10;
-const SUPPORTED: &str = "supported: BF16, F16, F32, and, where quantization_config says fp8, F8_E4M3, \
-                         and I8 of experts where expert_dtype says fp4";
+const SUPPORTED: &str = "supported: BF16, F16, F32, and, where quantization_config says fp8, \
+                         F8_E4M3, and I8 of experts where expert_dtype says fp4";
 /// File of ModelOpt that describes matrices, if `config.json` does not.
 const MODELOPT_FILE: &str = "hf_quant_config.json";
 
