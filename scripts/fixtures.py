@@ -14,8 +14,8 @@ of logits and margins.
 Each tiny model has traits that a loader can get wrong, named at its entry in MODELS of
 fixtures_plain.py, fixtures_dense.py, fixtures_post_norms.py, fixtures_positions.py, fixtures_moe.py,
 fixtures_routers.py, fixtures_latent.py, fixtures_indexed.py, fixtures_delta.py, fixtures_convolutions.py,
-fixtures_mamba.py, fixtures_kimi_linear.py, fixtures_step.py, fixtures_deepseek_v4.py and
-fixtures_gemma4.py. Its folder has the checkpoint, often the same weights as model.gguf
+fixtures_mamba.py, fixtures_kimi_linear.py, fixtures_step.py, fixtures_deepseek_v4.py,
+fixtures_released.py and fixtures_gemma4.py. Its folder has the checkpoint, often the same weights as model.gguf
 (fixtures_gguf.py) and in the form that converters wrote before 2025 as old.gguf, and golden.json:
 
     prompts      token ids, of ragged lengths
@@ -49,6 +49,7 @@ import fixtures_moe
 import fixtures_plain
 import fixtures_positions
 import fixtures_post_norms
+import fixtures_released
 import fixtures_routers
 import fixtures_smollm2
 import fixtures_step
@@ -74,6 +75,7 @@ MODELS = {
     **fixtures_latent.MODELS,
     **fixtures_indexed.MODELS,
     **fixtures_deepseek_v4.MODELS,
+    **fixtures_released.MODELS,
     **fixtures_delta.MODELS,
     **fixtures_convolutions.MODELS,
     **fixtures_mamba.MODELS,
@@ -162,7 +164,8 @@ def make(name, spec):
 def check_stored(folder, spec, config):
     stored = {k: v for file in folder.glob("*.safetensors") for k, v in load_file(file).items()}
     dtypes = {spec["dtype"], torch.float32} if "f32" in spec else {spec["dtype"]}
-    packed = {torch.uint8, torch.int32, torch.int64, torch.float8_e4m3fn}
+    packed = {torch.uint8, torch.int8, torch.int32, torch.int64}
+    packed |= {torch.float8_e4m3fn, torch.float8_e8m0fnu}
     assert {v.dtype for v in stored.values()} - packed == dtypes
     default = config.get("tie_embedding", config["model_type"] in ("opt", "gemma3_text", "gemma4_text"))
     tied = config.get("tie_word_embeddings", default)

@@ -22,6 +22,25 @@ impl LayerKind {
     }
 }
 
+/// Pages of caches have a multiple of this number of positions.
+const PAGE_MULTIPLE: usize = 16;
+
+impl ModelConfig {
+    /// Returns the number of positions of which a page of the model's caches has a multiple, so
+    /// that the compressed groups of every layer fit whole.
+    pub fn page_multiple(&self) -> usize {
+        let rates = self.layers.kinds().iter().filter_map(|kind| kind.compression);
+        rates.fold(PAGE_MULTIPLE, |multiple, compression| {
+            (multiple / common_divisor(multiple, compression.rate)).saturating_mul(compression.rate)
+        })
+    }
+}
+
+/// Returns the greatest common divisor of two positive numbers.
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
+}
+
 /// Methods of the model of a layer's kind ([`ModelConfig::of_layer`]).
 impl ModelConfig {
     /// Returns the compression of a layer; `None` if its caches have no entries.

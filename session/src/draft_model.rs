@@ -15,6 +15,7 @@ use protocol::messages::DraftModelSetup;
 use super::argument_error::ArgumentError;
 use super::formats::resolve_weight_formats;
 use super::model::ModelHandle;
+use super::page_size::page_positions_of;
 use super::plan_request::dram_bytes;
 use crate::session::Session;
 
@@ -124,6 +125,7 @@ impl DraftModel {
     /// Returns the shape of the draft model's run, whose slots share the pages of its caches.
     fn shape(&self, session: &Session<'_>, caches: DraftCaches) -> RunShape {
         let DraftCaches { slots, context, slot_positions, page_positions } = caches;
+        let page_positions = page_positions_of(&self.model.config, page_positions);
         let max_positions = u32::try_from(self.model.config.max_positions).unwrap_or(u32::MAX);
         let context = context.min(max_positions);
         let slot_pages = slot_positions.min(context).div_ceil(page_positions);

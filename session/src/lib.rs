@@ -37,6 +37,7 @@ pub mod measured_machine;
 pub mod model;
 mod numa_nodes;
 pub mod output;
+mod page_size;
 pub mod placement;
 pub mod plan_request;
 mod planned_speculation;

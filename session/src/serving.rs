@@ -26,6 +26,7 @@ use super::hybrid_placement::{HybridConfig, HybridPlacement};
 use super::kv_select;
 use super::model::ModelHandle;
 use super::numa_nodes;
+use super::page_size::page_positions_of;
 use super::placement::{MeasurePolicy, PlacementDecision, decide, print_decision};
 use super::plan_request::limits;
 use super::progress_reporter::ProgressReporter;
@@ -71,7 +72,7 @@ pub struct ServingConfig {
     pub logits_bytes: usize,
     /// Number of rows whose logits are kept regardless of their bytes.
     pub min_logits_rows: u32,
-    /// Positions of a page of the caches.
+    /// Positions of a page of the caches, or of the next longer page that suits the model.
     pub page_positions: u32,
     /// Owners of sequences, if these belong to the device or to the host.
     pub hybrid: Option<HybridConfig>,
@@ -326,13 +327,13 @@ fn max_context(model: &ModelHandle, config: ServingConfig) -> anyhow::Result<u32
 
 /// Returns the positions of a page. If pages are stored, all runs of a model use the same number.
 fn page_positions(session: &Session<'_>, config: ServingConfig) -> u32 {
-    match session.options.prompt_cache {
+    let model = &session.model.config;
+    let wanted = match session.options.prompt_cache {
         None => config.page_positions,
-        Some(_) if session.model.config.max_positions > LONG_CONTEXT as usize => {
-            LONG_PAGE_POSITIONS
-        }
+        Some(_) if model.max_positions > LONG_CONTEXT as usize => LONG_PAGE_POSITIONS,
         Some(_) => PAGE_POSITIONS,
-    }
+    };
+    page_positions_of(model, wanted)
 }
 
 /// Returns true if each sequence's caches are contiguous, as `--policy ellm` has them.

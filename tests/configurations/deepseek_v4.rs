@@ -260,6 +260,30 @@ fn files_without_types_have_those_of_the_reference() {
     assert_eq!(rates, [Some(128), Some(4), Some(128)]);
 }
 
+/// Fields of released files: experts of 4-bit floats, and ratios of layers that draft tokens.
+#[test]
+fn fields_of_released_files_are_read() {
+    let quantization = json!({
+        "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+        "scale_fmt": "ue8m0", "weight_block_size": [128, 128],
+    });
+    let changes = [
+        ("quantization_config", quantization),
+        ("expert_dtype", json!("fp4")),
+        ("num_nextn_predict_layers", json!(1)),
+        ("compress_ratios", json!([0, 4, 128, 0, 0, 0])),
+        ("sliding_window", json!(128)),
+        ("dspark_block_size", json!(5)),
+        ("dspark_markov_rank", json!(256)),
+        ("dspark_noise_token_id", json!(7)),
+        ("dspark_target_layer_ids", json!([1, 2])),
+    ];
+    let model = v4(&changes).expect("valid");
+    let rates = [0, 1, 2].map(|layer| model.layers.kind(layer).compression.map(|one| one.rate));
+    assert_eq!((rates, model.num_layers), ([None, Some(4), Some(128)], 3));
+    assert_eq!(model.page_multiple(), 128);
+}
+
 #[test]
 fn other_layers_are_refused_by_name() {
     let types = json!(["sliding_attention", "full_attention", "sliding_attention"]);
@@ -276,6 +300,7 @@ fn other_layers_are_refused_by_name() {
         ("mlp_layer_types", json!(["moe", "dense", "moe"])),
         ("scoring_func", json!("sigmoid")),
         ("num_key_value_heads", json!(2)),
+        ("expert_dtype", json!("int4")),
     ] {
         let error = refusal(&[(field, value)]);
         assert!(error.contains(field), "{error}");

@@ -247,6 +247,7 @@ mod indexed {
         indexed_equals_transformers:
         deepseek_v32: "up",
         deepseek_v4: "expert_up",
+        deepseek_v4_released: "expert_gate",
         glm_moe_dsa: "expert_gate",
         glm_moe_dsa_shared: "router",
     }
@@ -306,6 +307,7 @@ mod served {
         deepseek_v3: "STORE",
         deepseek_v32: "STORE",
         deepseek_v4: "STORE",
+        deepseek_v4_released: "STORE",
         deepseek_v3_full_query: "STORE",
         dots1: "STORE",
         ernie4_5_moe: "STORE",
@@ -333,8 +335,8 @@ fn an_old_file_has_the_answers_of_the_checkpoint() {
     answers_are_golden("deepseek_v2", &model, ["SECOND", "router"], &WAYS_OF_GGUF);
 }
 
-/// Experts in MXFP4, and those packed by compressed-tensors, are multiplied directly from their
-/// blocks, with the same tokens as from expanded blocks.
+/// Experts in MXFP4, also as DeepSeek V4 has them, and those packed by compressed-tensors, are
+/// multiplied directly from their blocks, with the same tokens as from expanded blocks.
 #[test]
 fn experts_run_from_the_blocks_of_a_file() {
     let ways: Vec<Vec<&str>> =
@@ -344,7 +346,7 @@ fn experts_run_from_the_blocks_of_a_file() {
     for model in [checkpoint.join("model.gguf"), checkpoint] {
         answers_are_golden("gpt_oss_mxfp4", &model, ["SECOND", "expert_gate"], &ways);
     }
-    for name in ["kimi_k25", "kimi_k2_int4", "kimi_k2_nvfp4"] {
+    for name in ["kimi_k25", "kimi_k2_int4", "kimi_k2_nvfp4", "deepseek_v4_released"] {
         answers_are_golden(name, &fixture(name), ["SECOND", "expert_gate"], &ways);
     }
 }

@@ -123,6 +123,19 @@ fn speculative_decoding_is_predicted_with_its_best_number_of_drafts() {
     assert!(said.contains("--draft-model opt-125m") && said.contains("50272"), "{said}");
 }
 
+/// Layers of DeepSeek V4 have different operations and caches: windows, and parts of entries.
+#[test]
+fn compressed_caches_are_counted_to_the_byte() {
+    let run = ["--model", "deepseek-v4-flash", "--policy", "cpu-only", "--batches", "1x2"];
+    let lengths = ["--prompt-len", "5096", "--gen-len", "24", "--json"];
+    let (code, answer, said) = plan(&[&["--machine", "spr-a100"], &run[..], &lengths].concat());
+    assert_eq!(code, Some(0), "{said}");
+    let answer: Value = serde_json::from_str(&answer).expect("JSON");
+    let (window_bytes, position_bytes) = (24_641_536, 6_880);
+    assert_eq!(answer["budget_bytes"]["kv"], 2 * (window_bytes + 5120 * position_bytes));
+    assert!(answer["tokens_per_s"].as_f64() > Some(0.0), "{answer}");
+}
+
 /// A slow step is announced when it begins, and stdout contains the answer alone.
 #[test]
 fn measuring_the_machine_for_a_plan_is_announced() {

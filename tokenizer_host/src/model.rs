@@ -5,6 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use engine_api::codec::{ChatTurn, Conversation, TextContext};
 use model::source::gguf::GgufSource;
+use text::chat::built_in::template_of;
 use text::chat::{ChatMessage, ChatTemplate};
 use text::gguf_tokenizer::GgufTokenizer;
 use text::tokenizer::{TextPiece, TextTokenizer, TokenizerError};
@@ -31,12 +32,14 @@ impl ModelText {
     pub fn open(from: &TextSource) -> anyhow::Result<Option<ModelText>> {
         match from {
             TextSource::Directory { path, family } => {
-                match TextTokenizer::from_directory(path, *family)? {
-                    Some(found) => {
-                        Ok(Some(ModelText::new(found, &TokenizerConfig::from_directory(path)?)?))
-                    }
-                    None => Ok(None),
+                let Some(found) = TextTokenizer::from_directory(path, *family)? else {
+                    return Ok(None);
+                };
+                let mut config = TokenizerConfig::from_directory(path)?;
+                if config.chat_template.is_none() {
+                    config.chat_template = template_of(*family).map(str::to_owned);
                 }
+                Ok(Some(ModelText::new(found, &config)?))
             }
             TextSource::Gguf { path } => open_gguf(path),
         }

@@ -127,7 +127,7 @@ fn first_of(
 fn refuse_foreign_storage(fields: &ConfigFields<'_>) -> Result<(), ConfigError> {
     // The one within a multimodal model's text is checked when its files are opened.
     let outer = |name: &str| (name != "text_config").then(|| fields.present(name)).flatten();
-    Quantization::parse(Quantization::object(outer)).map_err(|error| ConfigError::Unsupported {
+    Quantization::parse_fields(outer).map_err(|error| ConfigError::Unsupported {
         what: error.to_string(),
         hint: "; use the unquantised checkpoint, one in fp8, mxfp4, compressed-tensors, AWQ or \
                GPTQ with 4 bits in order, or a GGUF file",

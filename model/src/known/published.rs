@@ -58,6 +58,10 @@ pub(super) const PUBLISHED: &[Published] = &[
     // GLM-4.7-Flash.
     published!("deepseek-v3.2", "deepseek-ai/DeepSeek-V3.2"),
     published!("glm-5", "zai-org/GLM-5"),
+    // Fields of the released files' config.json, without their quantisation. Sizes of Flash are
+    // also the defaults of transformers' DeepseekV4Config (5.24).
+    published!("deepseek-v4-flash", "deepseek-ai/DeepSeek-V4-Flash"),
+    published!("deepseek-v4-pro", "deepseek-ai/DeepSeek-V4-Pro"),
     published!("kimi-k2", "moonshotai/Kimi-K2-Instruct-0905"),
     // Sizes are the defaults of transformers' KimiLinearConfig (5.24), with the layers of the file.
     published!("kimi-linear-48b-a3b", "moonshotai/Kimi-Linear-48B-A3B-Instruct"),

@@ -1,5 +1,7 @@
 use super::*;
 use crate::config::Dtype;
+use crate::layers::ExpertRouting;
+use crate::ops::Kv;
 
 /// Published numbers of parameters in billions, without vision towers.
 const BILLIONS: &[(&str, f64)] = &[
@@ -60,6 +62,10 @@ const BILLIONS: &[(&str, f64)] = &[
     // 671 billion, and the indexers.
     ("deepseek-v3.2", 671.9),
     ("glm-5", 744.0),
+    // Without the layer for multi-token prediction.
+    ("deepseek-v4-flash", 284.0),
+    // Published as 1.6 trillion; the experts of 61 layers alone are 1547 billion.
+    ("deepseek-v4-pro", 1573.0),
     ("kimi-k2", 1026.4),
     ("kimi-linear-48b-a3b", 49.1),
     ("minimax-m2", 229.0),
@@ -119,6 +125,39 @@ fn latent_attention_caches_one_vector_per_position() {
         let bytes = config.num_layers * config.kv_bytes_per_position(Dtype::Bf16);
         assert_eq!(bytes, expected_bytes, "{name}");
     }
+}
+
+/// DeepSeek V4 caches, of a sequence, the vectors of a window and the values and gates that follow
+/// them, and of each position a share of entries.
+#[test]
+fn compressed_caches_take_their_windows_and_a_share_of_entries() {
+    for (name, selecting, attending, windowed) in
+        [("deepseek-v4-flash", 21, 20, 2), ("deepseek-v4-pro", 30, 31, 0)]
+    {
+        let config = find_known(name).expect("known").config;
+        let places = |layer: usize, kv: &Kv, positions: usize| {
+            let size_bytes = config.of_layer(layer).cache_size(*kv) * Dtype::Bf16.size_bytes();
+            config.layers.kind(layer).kept_places(*kv, positions) * size_bytes
+        };
+        let bytes = |positions: usize| -> usize {
+            let layers = 0..config.num_layers;
+            let caches = layers
+                .flat_map(|layer| config.layer_caches(layer).iter().map(move |kv| (layer, kv)));
+            caches.map(|(layer, kv)| places(layer, kv, positions)).sum()
+        };
+        // Of each position of a window: its vector, and two or four vectors of values and gates, of
+        // an entry of 512 elements and of an indexer's key of 128.
+        let window = 128 * 2 * (windowed * 512 + attending * 3 * 512 + selecting * (512 + 4 * 640));
+        let position = selecting * 640 * 2 / 4 + attending * 512 * 2 / 128;
+        for positions in [128, 4096, config.max_positions] {
+            assert_eq!(bytes(positions), window + positions * position, "{name}, {positions}");
+        }
+        assert_eq!(config.page_multiple(), 128);
+    }
+    let flash = find_known("deepseek-v4-flash").expect("known").config;
+    assert_eq!((flash.num_layers, flash.max_positions), (43, 1 << 20));
+    let by_token = |layer: usize| flash.layers.kind(layer).routing == ExpertRouting::ByToken;
+    assert_eq!([0, 2, 3, 42].map(by_token), [true, true, false, false]);
 }
 
 /// Scores of DeepSeek V3 have a factor because of its long context; those of GLM-4.7-Flash do not.

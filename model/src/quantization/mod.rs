@@ -17,7 +17,8 @@ pub enum Quantization {
     #[default]
     None,
     /// 8-bit floats with a factor per block of rows and inputs, or one per matrix if `None`.
-    Fp8 { block: Option<(usize, usize)> },
+    /// Experts may be 4-bit floats with an exponent for every 32 inputs (DeepSeek V4).
+    Fp8 { block: Option<(usize, usize)>, has_fp4_experts: bool },
     /// 4-bit floats with an exponent for every 32 inputs.
     Mxfp4,
     /// 4-bit integers, packed along the inputs. If they are `symmetric`, every zero point is 8.
@@ -87,6 +88,23 @@ impl Quantization {
         fields.modelopt().map(|formats| Quantization::ByModule(Arc::new(formats)))
     }
 
+    /// Parses the quantisation that the fields of a `config.json` declare. The type of experts may
+    /// be a field outside the object.
+    ///
+    /// # Errors
+    /// See [`Quantization::parse`].
+    pub fn parse_fields<'a>(
+        field: impl Fn(&str) -> Option<&'a Value>,
+    ) -> Result<Quantization, UnsupportedQuantization> {
+        let declared = Quantization::parse(Quantization::object(&field))?;
+        Ok(match declared {
+            Quantization::Fp8 { block, .. } if is_fp4(field("expert_dtype")) => {
+                Quantization::Fp8 { block, has_fp4_experts: true }
+            }
+            other => other,
+        })
+    }
+
     /// Parses a `quantization_config`; [`Quantization::None`] if there is none.
     ///
     /// # Errors
@@ -108,6 +126,11 @@ impl Quantization {
             _ => Err(fields.refusal("quant_method")),
         }
     }
+}
+
+/// Returns true if an `expert_dtype` declares 4-bit floats.
+fn is_fp4(dtype: Option<&Value>) -> bool {
+    dtype.and_then(Value::as_str).is_some_and(|name| name.eq_ignore_ascii_case("fp4"))
 }
 
 impl QuantizationFields<'_> {
@@ -143,14 +166,15 @@ impl QuantizationFields<'_> {
 
     fn fp8(&self) -> Result<Quantization, UnsupportedQuantization> {
         self.only("fmt", &["e4m3"])?;
-        self.only("expert_dtype", &["fp8"])?;
+        self.only("expert_dtype", &["fp4", "fp8"])?;
         self.only("activation_scheme", &["dynamic", "static"])?;
+        let has_fp4_experts = is_fp4(self.present("expert_dtype"));
         let field = "weight_block_size";
         if self.present(field).is_none() {
-            return Ok(Quantization::Fp8 { block: None });
+            return Ok(Quantization::Fp8 { block: None, has_fp4_experts });
         }
         match self.pair(field) {
-            Some(block) => Ok(Quantization::Fp8 { block: Some(block) }),
+            Some(block) => Ok(Quantization::Fp8 { block: Some(block), has_fp4_experts }),
             None => Err(self.refusal(field)),
         }
     }
@@ -225,10 +249,13 @@ mod tests {
         assert_eq!(of("null"), Ok(Quantization::None));
         let block = r#"{"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 64],
             "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}"#;
-        assert_eq!(of(block), Ok(Quantization::Fp8 { block: Some((128, 64)) }));
+        let fp8 = |block, has_fp4_experts| Ok(Quantization::Fp8 { block, has_fp4_experts });
+        assert_eq!(of(block), fp8(Some((128, 64)), false));
+        let fp4 = r#"{"quant_method": "fp8", "expert_dtype": "fp4"}"#;
+        assert_eq!(of(fp4), fp8(None, true));
         let whole = r#"{"quant_method": "fp8", "weight_block_size": null, "dequantize": false,
             "activation_scheme": "static"}"#;
-        assert_eq!(of(whole), Ok(Quantization::Fp8 { block: None }));
+        assert_eq!(of(whole), fp8(None, false));
         let mxfp4 =
             r#"{"quant_method": "mxfp4", "modules_to_not_convert": ["model.embed_tokens"]}"#;
         assert_eq!(of(mxfp4), Ok(Quantization::Mxfp4));
@@ -252,6 +279,27 @@ mod tests {
         }
     }
 
+    /// DeepSeek V4 declares the type of its experts outside the object, in files of any method.
+    #[test]
+    fn the_type_of_experts_is_a_field_of_its_own() {
+        let of = |text: &str| {
+            let config: Value = serde_json::from_str(text).expect("JSON");
+            Quantization::parse_fields(|name| config.get(name))
+        };
+        let fp8 = |dtype: &str| {
+            of(&format!(
+                r#"{{"quantization_config": {{"quant_method": "fp8"}}, "expert_dtype": {dtype}}}"#
+            ))
+        };
+        for (dtype, has_fp4_experts) in
+            [(r#""fp4""#, true), (r#""fp8""#, false), ("null", false), ("4", false)]
+        {
+            let expected = Ok(Quantization::Fp8 { block: None, has_fp4_experts });
+            assert_eq!(fp8(dtype), expected, "{dtype}");
+        }
+        assert_eq!(of(r#"{"expert_dtype": "fp4"}"#), Ok(Quantization::None));
+    }
+
     #[test]
     fn all_else_is_refused_by_field_and_value() {
         for (config, message) in [
@@ -272,7 +320,7 @@ mod tests {
             (r#"{"quant_method": "awq", "bits": 4, "version": "gemv"}"#, r#"version = "gemv""#),
             (r#"{"quant_method": "awq", "bits": 4, "zero_point": false}"#, "zero_point = false"),
             (r#"{"quant_method": "fp8", "fmt": "e5m2"}"#, r#"fmt = "e5m2""#),
-            (r#"{"quant_method": "fp8", "expert_dtype": "fp4"}"#, r#"expert_dtype = "fp4""#),
+            (r#"{"quant_method": "fp8", "expert_dtype": "fp6"}"#, r#"expert_dtype = "fp6""#),
             (r#"{"quant_method": "fp8", "weight_block_size": [128]}"#, "weight_block_size = [128]"),
             (
                 r#"{"quant_method": "fp8", "weight_block_size": [0, 1]}"#,

@@ -132,6 +132,16 @@ fn written(format: CallFormat) -> Option<(&'static str, &'static str)> {
              <｜tool▁call▁end｜><｜tool▁calls▁end｜>",
             "｜",
         ),
+        CallFormat::DeepSeekV4 => (
+            "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"pet\">\n\
+             <｜DSML｜parameter name=\"kind\" string=\"true\">dog</｜DSML｜parameter>\n\
+             <｜DSML｜parameter name=\"age\" string=\"false\">7</｜DSML｜parameter>\n\
+             </｜DSML｜invoke>\n<｜DSML｜invoke name=\"note\">\n\
+             <｜DSML｜parameter name=\"text\" string=\"true\"></｜DSML｜ \"é\"\n\
+             </｜DSML｜parameter>\n\
+             </｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+            "</｜DSML｜ \"é\"\n",
+        ),
         CallFormat::KimiK2 => (
             "⑧⑨functions.pet:0⑩{\"kind\": \"dog\", \"age\": 7}⑪\
              ⑨functions.note:21⑩{\"text\": \"\"}⑪⑫",
@@ -182,7 +192,7 @@ fn calls_as_models_write_them_are_allowed_and_read() {
         assert_eq!(accepted(&calls, &more).0, tokens.len(), "{format:?}");
         tested += 1;
     }
-    assert_eq!(tested, 7);
+    assert_eq!(tested, 8);
 }
 
 /// Draws tokens among those that are allowed, until the answer ends.

@@ -30,7 +30,7 @@ const SPECIAL: [&str; 21] = [
 ];
 
 /// All formats.
-pub(super) const FORMATS: [CallFormat; 13] = [
+pub(super) const FORMATS: [CallFormat; 14] = [
     CallFormat::Hermes,
     CallFormat::Llama,
     CallFormat::MistralList,
@@ -41,6 +41,7 @@ pub(super) const FORMATS: [CallFormat; 13] = [
     CallFormat::MiniMax,
     CallFormat::DeepSeekV3,
     CallFormat::DeepSeekV31,
+    CallFormat::DeepSeekV4,
     CallFormat::KimiK2,
     CallFormat::Hy3,
     CallFormat::Hy3Preview,
@@ -124,6 +125,11 @@ fn formats_with_lists_keys_and_tokens_are_told_by_templates() {
             "{% if tools %}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}",
             Some(CallFormat::DeepSeekV31),
         ),
+        (
+            "{% if tools %}<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">",
+            Some(CallFormat::DeepSeekV4),
+        ),
+        ("{% if tools %}<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">", None),
         (
             "{{ tools }}<|tool_calls_section_begin|><|tool_call_begin|>{{ call.id }}\
              <|tool_call_argument_begin|>",

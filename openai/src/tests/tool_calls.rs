@@ -232,7 +232,7 @@ fn keys_and_values() -> Vec<Case> {
 
 /// Returns cases of formats that have a tag or token around all calls.
 fn lists() -> Vec<Case> {
-    use CallFormat::{DeepSeekV3, DeepSeekV31, KimiK2, MiniMax};
+    use CallFormat::{DeepSeekV3, DeepSeekV4, DeepSeekV31, KimiK2, MiniMax};
     let tricky = r#"{"text": "<parameter name=\"n\">é</parameter", "list": ["</parameter>"]}"#;
     vec![
         (
@@ -269,6 +269,18 @@ fn lists() -> Vec<Case> {
             vec![call("get_all", "{\"a\": \"<｜tool▁call▁end｜>\"}"), call("get", "{}")],
         ),
         (DeepSeekV31, "a <｜tool▁calls", "a <｜tool▁calls", vec![]),
+        (
+            DeepSeekV4,
+            "Well.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get\">\n\n</｜DSML｜invoke>\n\
+             <｜DSML｜invoke name=\"write\">\n<｜DSML｜parameter name=\"text\" string=\"true\">\
+             <parameter name=\"n\">é</parameter</｜DSML｜parameter>\n\
+             <｜DSML｜parameter name=\"list\" string=\"false\">[\"</parameter>\"]\
+             </｜DSML｜parameter>\n\
+             </｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+            "Well.",
+            vec![call("get", "{}"), call("write", tricky)],
+        ),
+        (DeepSeekV4, "a <｜DSML｜tool_cal", "a <｜DSML｜tool_cal", vec![]),
         // The tokens of Kimi K2 have no text.
         (
             KimiK2,

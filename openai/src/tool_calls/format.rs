@@ -27,6 +27,8 @@ pub enum CallFormat {
     DeepSeekV3,
     /// A list of calls between tokens, with a name and JSON each: DeepSeek V3.1.
     DeepSeekV31,
+    /// A list of calls with each argument between its own tags: DeepSeek V4.
+    DeepSeekV4,
     /// A list of calls between tokens, with an id and JSON each: Kimi K2.
     KimiK2,
     /// A list of calls with each argument as a key and a value: Hy3.
@@ -37,7 +39,7 @@ pub enum CallFormat {
 
 /// Models whose formats are known, as part of a sentence.
 pub const KNOWN_FORMATS: &str = "Hermes and Qwen 2.5 and 3, Qwen3-Coder and Qwen3.5, Llama 3, \
-     Mistral, gpt-oss, GLM-4.5 to 5, MiniMax-M2, DeepSeek V3 and V3.1, Kimi K2, and Hy3";
+     Mistral, gpt-oss, GLM-4.5 to 5, MiniMax-M2, DeepSeek V3, V3.1 and V4, Kimi K2, and Hy3";
 
 impl CallFormat {
     /// Returns the format that a chat template shows to its model, or `None` if it shows no known
@@ -48,6 +50,7 @@ impl CallFormat {
             (CallFormat::MiniMax, minimax::matches_template(template)),
             (CallFormat::DeepSeekV3, deepseek::matches_fenced_template(template)),
             (CallFormat::DeepSeekV31, deepseek::matches_plain_template(template)),
+            (CallFormat::DeepSeekV4, deepseek::matches_markup_template(template)),
             (CallFormat::KimiK2, kimi::matches_template(template)),
             (CallFormat::Hy3, hy3::matches_release_template(template)),
             (CallFormat::Hy3Preview, hy3::matches_preview_template(template)),
@@ -86,6 +89,7 @@ impl CallFormat {
             CallFormat::MiniMax => minimax::syntax(&marker),
             CallFormat::DeepSeekV3 => deepseek::fenced_syntax(&marker),
             CallFormat::DeepSeekV31 => deepseek::plain_syntax(&marker),
+            CallFormat::DeepSeekV4 => deepseek::markup_syntax(&marker),
             CallFormat::KimiK2 => kimi::syntax(&marker),
             CallFormat::Hy3 => hy3::syntax(&marker, hy3::RELEASE_SUFFIX),
             CallFormat::Hy3Preview => hy3::syntax(&marker, ""),

@@ -34,10 +34,10 @@ const DEVICE_DECODE: Placement = Placement {
     staged: StagedMatrices::NONE,
 };
 
-/// Returns the layer's table in the middle of the output; for layers of several kinds their mean.
-/// CPU times are those concurrent with transfers of weights, since in a split the link is never
-/// idle for long (Park-Egger fig. 10a). A layer with a state has its costs at the counterparts of
-/// its operations.
+/// Returns the layer's table in the middle of the output; for layers of several kinds their mean,
+/// in which an operation takes no time in layers without it. CPU times are those concurrent with
+/// transfers of weights, since in a split the link is never idle for long (Park-Egger fig. 10a). A
+/// layer with a state has its costs at the counterparts of its operations.
 ///
 /// # Errors
 /// A plan that cannot be priced.
@@ -102,36 +102,49 @@ fn mean_table(
     chunking: Option<Chunking>,
     placements: &[Placement],
 ) -> Result<OperationTable, CostError> {
-    let tables = estimator.for_each_kind(|of_kind| table_of_kind(of_kind, chunking, placements))?;
-    let mean = OperationTable::mean(&tables);
-    mean.ok_or_else(|| CostError("layers have different operations".to_owned()))
+    let config = estimator.request.config;
+    let list = leading_list(config, chunking);
+    let leading = LeadingLayer {
+        names: config.leading_ops(),
+        needs: dataflow(config.of_layer(config.leading_layer()), &list),
+        list,
+    };
+    let of_kind = |of_kind: &Estimator<'_>| table_of_kind(of_kind, &leading, chunking, placements);
+    let mean = OperationTable::mean(&estimator.for_each_kind(of_kind)?);
+    mean.ok_or_else(|| CostError("the model has no layers".to_owned()))
+}
+
+/// The layer by whose operations placements are specified.
+struct LeadingLayer {
+    names: &'static [Op],
+    list: Vec<OpChunk>,
+    needs: Vec<Vec<usize>>,
 }
 
 fn table_of_kind(
     estimator: &Estimator<'_>,
+    leading: &LeadingLayer,
     chunking: Option<Chunking>,
     placements: &[Placement],
 ) -> Result<OperationTable, CostError> {
-    let config = estimator.request.config;
-    let names: Vec<Op> = config.leading_ops().to_vec();
-    let (ops, compressed) = operation_costs(estimator, &names, placements)?;
-    let list = leading_list(config, chunking);
+    let LeadingLayer { names, list, needs } = leading;
+    let (ops, compressed) = operation_costs(estimator, names, placements)?;
     let is_whole = chunking.and_then(Chunking::of_attention).is_none();
     Ok(OperationTable {
         fused: match is_whole && estimator.request.fuse_attention {
             true => {
                 let in_list: Vec<Op> = list.iter().map(|entry| entry.op).collect();
-                let saved = fused_savings(estimator, &ops, attention(&names), placements)?;
+                let saved = fused_savings(estimator, &ops, attention(names), placements)?;
                 Some(FusedCost { range: attention(&in_list), ..saved })
             }
             false => None,
         },
-        ops: list.iter().map(|entry| entry_costs(&names, &ops, entry)).collect(),
+        ops: list.iter().map(|entry| entry_costs(names, &ops, entry)).collect(),
         batches: u32::from(estimator.batches),
         compression: if compressed { Compression::On } else { Compression::Off },
         nvme: false,
         cost: CostModelName::Simulated,
-        needs: Some(dataflow(config, &list)),
+        needs: Some(needs.clone()),
     })
 }
 

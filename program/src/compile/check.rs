@@ -1,6 +1,5 @@
 //! Checks that a device map must pass before it is compiled.
 
-use model::compression::PositionCompression;
 use model::config::ModelConfig;
 use model::ops::Op;
 
@@ -229,16 +228,9 @@ fn check_pages(
     topology: &Topology,
 ) -> Result<(), CompileError> {
     let RunShape { page_positions, kv_pages, .. } = *shape;
-    let mut rates = config.layers.kinds().iter().filter_map(|kind| kind.compression);
-    let is_of_groups = |compression: PositionCompression| {
-        (page_positions as usize).is_multiple_of(compression.rate)
-    };
-    if kv_pages == 0
-        || page_positions == 0
-        || !page_positions.is_multiple_of(16)
-        || !rates.all(is_of_groups)
-    {
-        return Err(CompileError::Pages { kv_pages, page_positions });
+    let multiple = config.page_multiple();
+    if kv_pages == 0 || page_positions == 0 || !(page_positions as usize).is_multiple_of(multiple) {
+        return Err(CompileError::Pages { kv_pages, page_positions, multiple });
     }
     if map.chunking.is_some() {
         return Err(CompileError::PagesInParts);

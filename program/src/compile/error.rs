@@ -56,11 +56,11 @@ pub enum CompileError {
     )]
     BarrierSlots,
     #[error(
-        "paged caches need at least one page, a multiple of 16 positions per page, and pages in \
-         which each compressed group of positions fits whole, not {kv_pages} pages of \
-         {page_positions}"
+        "paged caches of this model need at least one page, of a multiple of {multiple} positions, \
+         not {kv_pages} pages of {page_positions}; use pages of {multiple} positions, or \
+         contiguous caches (`--policy ellm`)"
     )]
-    Pages { kv_pages: u32, page_positions: u32 },
+    Pages { kv_pages: u32, page_positions: u32, multiple: usize },
     #[error("checkpoints of sequences cannot be taken: {problem}")]
     Checkpoints { problem: &'static str },
     #[error(

@@ -8,6 +8,7 @@ use model::ops::{Kv, Op, Value};
 use program::compile::{CompileError, compile};
 use program::formats::KvFormat;
 use program::map::{ChunkOrder, ComputeDevice, DeviceMap, layer_list};
+use program::plan::RunShape;
 use program::sizes::Sizes;
 use serde_json::{Map, json};
 
@@ -95,5 +96,27 @@ fn split_attention_and_small_caches_are_refused() {
         let map = DeviceMap { kv_format, ..split(&config, 0, 0, PLAIN) };
         let error = compile(&config, &shape(1, 4), &map).expect_err("it is refused");
         assert_eq!(error, CompileError::IndexedKvFormat { bits });
+    }
+}
+
+/// The groups of two and of three positions fit whole into pages of 48, which the error names.
+#[test]
+fn pages_of_unfinished_groups_are_refused_with_their_multiple() {
+    let config = compressing();
+    assert_eq!(config.page_multiple(), 48);
+    let map = split(&config, 0, 0, PLAIN);
+    let paged = |page_positions| {
+        let shape = RunShape { page_positions, kv_pages: 4, ..chunked(shape(1, 4)) };
+        compile(&config, &shape, &map)
+    };
+    for page_positions in [16, 32, 256] {
+        let error = paged(page_positions).expect_err("it is refused");
+        let expected = CompileError::Pages { kv_pages: 4, page_positions, multiple: 48 };
+        assert_eq!(error, expected);
+        assert!(error.to_string().contains("use pages of 48 positions"), "{error}");
+    }
+    for page_positions in [48, 288] {
+        let refused = paged(page_positions).err();
+        assert!(!matches!(refused, Some(CompileError::Pages { .. })), "{refused:?}");
     }
 }

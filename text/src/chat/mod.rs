@@ -1,6 +1,7 @@
 //! Chat templates: Jinja, rendered as by Hugging Face's tokenizers. `python`, `python_repr`,
 //! `concat` and `json` format values as Python does, `dates` provides dates to templates that
 //! request them, `calls` has the forms of tool calls, and `bounds` limits memory and time.
+//! `built_in` has templates of models whose files have none.
 
 use std::io::{self, Write};
 use std::time::SystemTime;
@@ -9,6 +10,7 @@ use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::Serialize;
 
 mod bounds;
+pub mod built_in;
 mod calls;
 mod concat;
 mod dates;

@@ -33,6 +33,10 @@ const ITERATIONS: usize = 20;
 /// Default number of first layers that select experts by token.
 const BY_TOKEN: usize = 3;
 
+/// Fields of layers that draft tokens, which are not computed.
+const OF_DRAFTS: [&str; 4] =
+    ["dspark_block_size", "dspark_markov_rank", "dspark_noise_token_id", "dspark_target_layer_ids"];
+
 const SCORING: ExpertScoring = ExpertScoring::SqrtSoftplusTopK { sum: ScoreSum::Plus(1e-20) };
 pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
     &[Architecture { name: "DeepseekV4ForCausalLM", model_type: "deepseek_v4", config }],
@@ -49,6 +53,10 @@ fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigEr
     fields.only("scoring_func", &json!("sqrtsoftplus"))?;
     fields.only("topk_method", &json!("noaux_tc"))?;
     fields.only("norm_topk_prob", &Value::Bool(true))?;
+    check_expert_dtype(fields)?;
+    for field in OF_DRAFTS {
+        fields.present(field);
+    }
     let model = base(name, fields)?;
     let limit = fields.positive("swiglu_limit")?.unwrap_or(LIMIT) as f32;
     let limits = ActivationLimits { experts: Some(limit), network: Some(limit) };
@@ -63,6 +71,17 @@ fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigEr
     let layers = Layers::from_kinds(layers.collect::<Vec<_>>());
     let features = Features { indexer, ..model.features };
     Ok(ModelConfig { layers, features, ..model }.with_kind_models())
+}
+
+/// Refuses types of experts that no checkpoint is read with. Their tensors define the actual one.
+fn check_expert_dtype(fields: &ConfigFields<'_>) -> Result<(), ConfigError> {
+    const FIELD: &str = "expert_dtype";
+    match fields.present(FIELD) {
+        Some(dtype) if !matches!(dtype.as_str(), Some("fp4" | "fp8" | "bf16")) => {
+            Err(wrong(FIELD, dtype, "fp4, fp8 or bf16"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Parses everything but the differences between layers.

@@ -16,6 +16,28 @@ pub(super) enum StorageFormat<'a> {
     Packed(PackedFormat<'a>),
 }
 
+/// Returns true for names of tensors of one expert.
+fn is_expert(name: &str) -> bool {
+    name.contains(".experts.")
+}
+
+/// Returns the name of the factors of the 8-bit floats `name` of module `stem`. Those of DeepSeek
+/// V4 have another name than those of other models.
+///
+/// # Errors
+/// Factors of neither name.
+fn fp8_factors(files: &Checkpoint, name: &str, stem: &str) -> Result<String, SourceError> {
+    let names = [format!("{name}_scale_inv"), format!("{stem}.scale")];
+    let [usual, other] = &names;
+    match names.iter().find(|name| files.get(name).is_some()) {
+        Some(name) => Ok(name.clone()),
+        None => Err(SourceError::Missing {
+            path: files.directory.display().to_string(),
+            tensor: format!("{usual} (or {other})"),
+        }),
+    }
+}
+
 /// A matrix that is stored in several tensors.
 pub(super) enum PackedFormat<'a> {
     Fp8(fp8::Matrix<'a>),
@@ -46,9 +68,16 @@ impl<'a> StorageFormat<'a> {
     ) -> Result<Option<StorageFormat<'a>>, SourceError> {
         let stem = name.strip_suffix(".weight").unwrap_or(name);
         let packed = match (files.get(name), &declared.quantization) {
-            (Some(stretch), Quantization::Fp8 { block }) if stretch.stored == Stored::F8_E4M3 => {
-                let factors = format!("{name}_scale_inv");
+            (Some(stretch), Quantization::Fp8 { block, .. })
+                if stretch.stored == Stored::F8_E4M3 =>
+            {
+                let factors = fp8_factors(files, name, stem)?;
                 Some(PackedFormat::Fp8(fp8::Matrix::new(files, name, &factors, *block)?))
+            }
+            (Some(stretch), Quantization::Fp8 { has_fp4_experts: true, .. })
+                if is_expert(name) && has_one_byte(stretch.stored) =>
+            {
+                Some(PackedFormat::Mxfp4(mxfp4::Matrix::of_scale(files, stem)?))
             }
             (Some(stretch), Quantization::ByModule(_)) if has_one_byte(stretch.stored) => {
                 PackedFormat::declared(files, stem, declared)?

@@ -35,7 +35,8 @@ use module_formats::DeclaredFormats;
 
 /// Number of bytes that are converted at a time if the stored type differs from the requested one.
 const PIECE_BYTES: usize = 64 << 10;
-const SUPPORTED: &str = "supported: BF16, F16, F32, and F8_E4M3 where quantization_config says fp8";
+const SUPPORTED: &str = "supported: BF16, F16, F32, and, where quantization_config says fp8, \
+                         F8_E4M3, and I8 of experts where expert_dtype says fp4";
 /// File of ModelOpt that describes matrices, if `config.json` does not.
 const MODELOPT_FILE: &str = "hf_quant_config.json";
 
@@ -434,14 +435,14 @@ pub fn quantization(directory: &Path) -> Result<Quantization, SourceError> {
         serde_json::from_str(text).map_err(|error| format_error(path, error.to_string()))
     };
     let config = parsed(&path, &text)?;
-    let declared = Quantization::object(|name| config.get(name));
+    let field = |name: &str| config.get(name);
     let (path, found) = match std::fs::read_to_string(directory.join(MODELOPT_FILE)) {
-        Ok(text) if declared.is_none() => {
+        Ok(text) if Quantization::object(field).is_none() => {
             let path = directory.join(MODELOPT_FILE);
             let found = Quantization::parse_modelopt(&parsed(&path, &text)?);
             (path, found)
         }
-        _ => (path, Quantization::parse(declared)),
+        _ => (path, Quantization::parse_fields(field)),
     };
     found.map_err(|error| format_error(&path, format!("{error} is not supported")))
 }
@@ -450,5 +451,7 @@ pub fn quantization(directory: &Path) -> Result<Quantization, SourceError> {
 mod module_tests;
 #[cfg(test)]
 mod quantized_tests;
+#[cfg(test)]
+mod released_tests;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! Matrices of 4-bit floats (E2M1) with an exponent of two for every 32 inputs, in two tensors:
 //! `NAME_blocks` with two values per byte, the first in the low half, and `NAME_scales`. In
-//! compressed-tensors they are `NAME.weight_packed` and `NAME.weight_scale`.
+//! compressed-tensors they are `NAME.weight_packed` and `NAME.weight_scale`, and of experts of
+//! DeepSeek V4 `NAME.weight` and `NAME.scale`.
 
 use safetensors::tensor::Dtype as Stored;
 
@@ -61,18 +62,37 @@ impl<'a> Matrix<'a> {
     /// # Errors
     /// Tensors that are missing, inconsistent, or of types other than bytes.
     pub(super) fn of_module(files: &'a Checkpoint, stem: &str) -> Result<Matrix<'a>, SourceError> {
-        let (name, tensor) = (format!("{stem}.weight_packed"), format!("{stem}.weight_scale"));
-        let (blocks, exponents) = (files.require(&name)?, files.require(&tensor)?);
-        files.require_type(blocks, &name, &[Stored::U8], BYTES)?;
+        let name = format!("{stem}.weight_packed");
+        files.require_type(files.require(&name)?, &name, &[Stored::U8], BYTES)?;
+        Matrix::of_rows(files, &name, &format!("{stem}.weight_scale"))
+    }
+
+    /// Creates the matrix of module `stem` with the names of DeepSeek V4.
+    ///
+    /// # Errors
+    /// Tensors that are missing, inconsistent, or of types other than bytes.
+    pub(super) fn of_scale(files: &'a Checkpoint, stem: &str) -> Result<Matrix<'a>, SourceError> {
+        let name = format!("{stem}.weight");
+        let types = &[Stored::I8, Stored::U8];
+        files.require_type(files.require(&name)?, &name, types, "supported: I8, U8")?;
+        Matrix::of_rows(files, &name, &format!("{stem}.scale"))
+    }
+
+    /// Creates the matrix of bytes `name`, whose type was checked, with exponents `tensor`.
+    ///
+    /// # Errors
+    /// Tensors that are missing or inconsistent, or exponents of a type other than bytes.
+    fn of_rows(files: &'a Checkpoint, name: &str, tensor: &str) -> Result<Matrix<'a>, SourceError> {
+        let (blocks, exponents) = (files.require(name)?, files.require(tensor)?);
         let types = &[Stored::U8, Stored::F8_E8M0];
-        files.require_type(exponents, &tensor, types, "supported: U8, F8_E8M0")?;
+        files.require_type(exponents, tensor, types, "supported: U8, F8_E8M0")?;
         let expected = match *blocks.shape.as_slice() {
             [rows, bytes] => vec![rows, bytes.div_ceil(GROUP_BYTES)],
             _ => vec![0, 0],
         };
         let is_whole = blocks.shape.last().is_some_and(|bytes| bytes.is_multiple_of(GROUP_BYTES));
         if !is_whole || exponents.shape != expected {
-            return Err(files.shape_error(exponents, &tensor, expected));
+            return Err(files.shape_error(exponents, tensor, expected));
         }
         Ok(Matrix { blocks, exponents })
     }
