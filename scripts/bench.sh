@@ -69,6 +69,8 @@ fi
 if wanted cells; then
     rm -f out/cells.jsonl
     say python3 scripts/timed_cells.py --coordinator "$release/coordinator" --json out/cells.jsonl
+    rm -f out/drafted-cells.jsonl
+    say python3 scripts/drafted_cells.py --coordinator "$release/coordinator" --json out/drafted-cells.jsonl
 fi
 if wanted alike; then
     rm -f out/alike.jsonl
