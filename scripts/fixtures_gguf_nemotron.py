@@ -2,6 +2,7 @@
 which those with heads of k and v attend and those with a network have its width."""
 
 import gguf
+import numpy
 
 from fixtures_gguf_mamba import changed as changed_mamba
 
@@ -19,11 +20,15 @@ def mixers(config):
 
 
 def add_keys(writer, config):
-    heads = config["num_key_value_heads"]
-    writer.add_head_count_kv([heads if kind == "attention" else 0 for kind in mixers(config)])
+    heads, predicting = config["num_key_value_heads"], config.get("num_nextn_predict_layers", 0)
+    of_predicting = [heads] * predicting
+    of_layers = [heads if kind == "attention" else 0 for kind in mixers(config)]
+    writer.add_head_count_kv(of_layers + of_predicting)
     has_experts = "n_routed_experts" in config
     width = config["moe_intermediate_size" if has_experts else "intermediate_size"]
-    writer.add_feed_forward_length([width if kind in ("mlp", "moe") else 0 for kind in mixers(config)])
+    of_layers = [width if kind in ("mlp", "moe") else 0 for kind in mixers(config)]
+    writer.add_feed_forward_length(of_layers + [width] * predicting)
+    add_predicting(writer, config, predicting)
     writer.add_rope_dimension_count(config["head_dim"])
     writer.add_rope_scaling_finetuned(False)
     writer.add_ssm_conv_kernel(config["conv_kernel"])
@@ -38,13 +43,27 @@ def add_keys(writer, config):
     writer.add_expert_shared_count(config["n_shared_experts"])
     writer.add_expert_weights_norm(config["norm_topk_prob"])
     writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    if "moe_latent_size" in config:
+        writer.add_moe_latent_size(config["moe_latent_size"])
     writer.add_expert_group_count(config["n_group"])
     # The converter leaves this out, since published models have one group.
     writer.add_expert_group_used_count(config["topk_group"])
 
 
+def add_predicting(writer, config, count):
+    """Blocks for multi-token prediction, which attend and have experts: tensors that no answer comes from."""
+    if count:
+        writer.add_nextn_predict_layers(count)
+    size, first = config["hidden_size"], len(mixers(config))
+    for block in range(first, first + count):
+        writer.add_tensor(f"blk.{block}.attn_norm.weight", numpy.ones(size, numpy.float32))
+        writer.add_tensor(f"blk.{block}.nextn.eh_proj.weight", numpy.zeros((size, 2 * size), numpy.float16))
+
+
 def changed(config, name, value):
     """The tensors that a file has of one of a checkpoint, under names that the `gguf` package knows."""
+    if name.startswith("mtp."):
+        return {}
     if name.endswith("e_score_correction_bias"):
         return {name.replace("_bias", ".bias"): value}
     if ".mixer.experts." in name:

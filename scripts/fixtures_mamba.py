@@ -2,6 +2,7 @@
 in chunks (of 8 here) and then row by row; prompts of 17 to 40 tokens go on beyond a chunk."""
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn.functional import silu
 
 from fixtures_routers import SHARED, no_selection_bias, no_shared_expert
@@ -71,6 +72,44 @@ def no_shared_mlp(model):
     for name, parameter in model.named_parameters():
         if name.endswith("shared_mlp.output_linear.weight"):
             parameter.data.zero_()
+
+
+def latents(model):
+    """The linears before experts in a latent and after their sum, of each layer with experts."""
+    layers = [module for module in model.modules() if type(module).__name__.endswith("HMoE")]
+    return [(layer.fc1_latent_proj.weight, layer.fc2_latent_proj.weight) for layer in layers]
+
+
+def no_latent_before(model):
+    for down, _ in latents(model):
+        torch.nn.init.eye_(down)
+
+
+def no_latent_after(model):
+    for _, up in latents(model):
+        torch.nn.init.eye_(up)
+
+
+def swapped_latents(model):
+    for down, up in latents(model):
+        down.data, up.data = up.data.T.contiguous(), down.data.T.contiguous()
+
+
+def add_prediction_layers(folder):
+    """Layers for multi-token prediction, which transformers does not load."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    hidden = tensors["backbone.norm_f.weight"].shape[0]
+    ones = torch.ones(hidden, 2 * hidden, dtype=torch.bfloat16)
+    tensors["mtp.layers.0.eh_proj.weight"] = ones
+    for name in ("enorm", "hnorm", "norm"):
+        tensors[f"mtp.layers.0.{name}.weight"] = ones[0, :hidden].clone()
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def no_routed_experts(model):
+    for _, up in latents(model):
+        up.data.zero_()
 
 
 MAMBA = {
@@ -250,6 +289,46 @@ MODELS = {
             "num_experts_per_tok": 3,
             "num_hidden_layers": 7,
             "routed_scaling_factor": 1.7,
+            "topk_group": 1,
+        },
+    },
+    # Experts in a latent: the best five of sixteen, in a single group, compute rows narrower than the
+    # model's and write such rows, while the router and the shared expert see the model's. Other layers,
+    # for multi-token prediction.
+    "nemotron_h_latent": {
+        **SHARED,
+        "seed": 84,
+        "prepare": slow_states,
+        "after_save": add_prediction_layers,
+        "f32": ("e_score_correction_bias", "mixer.gate.weight"),
+        "without": {
+            **MAMBA,
+            "square": {"mlp_hidden_act": "relu"},
+            "selection bias": no_selection_bias,
+            "scale": {"routed_scaling_factor": 1.0},
+            "norm_topk_prob": {"norm_topk_prob": False},
+            "shared expert": no_shared_expert,
+            "routed experts": no_routed_experts,
+            "linear before the experts": no_latent_before,
+            "linear after the experts": no_latent_after,
+            "order of the two linears": swapped_latents,
+        },
+        "config": {
+            **NEMOTRON,
+            "hybrid_override_pattern": "MEM*EME",
+            "intermediate_size": 28,
+            "moe_intermediate_size": 28,
+            "moe_latent_size": 20,
+            "moe_shared_expert_intermediate_size": 24,
+            "mtp_hybrid_override_pattern": "*E",
+            "n_group": 1,
+            "n_routed_experts": 16,
+            "n_shared_experts": 1,
+            "norm_topk_prob": True,
+            "num_experts_per_tok": 5,
+            "num_hidden_layers": 7,
+            "num_nextn_predict_layers": 1,
+            "routed_scaling_factor": 2.4,
             "topk_group": 1,
         },
     },

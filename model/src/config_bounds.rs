@@ -57,7 +57,6 @@ pub fn check_layers(layers: usize) -> Result<usize, TooLarge> {
 /// # Errors
 /// The first size that exceeds its bound.
 pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
-    let positions = config.learned_position_rows();
     let of_experts = |experts: Experts| {
         let groups = experts.selection.groups.map_or(0, |groups| groups.count);
         [experts.count, experts.per_token, experts.ffn_size, experts.dense_ffn_size(), groups]
@@ -106,6 +105,7 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
         ("experts", count, EXPERTS_MAX),
         ("experts of a row", per_token, EXPERTS_MAX),
         ("values of an expert's layer", ffn_size, FFN_MAX),
+        ("values of an expert's input", config.expert_row_size(), HIDDEN_MAX),
         ("values of the feed-forward layer without experts", dense_ffn_size, FFN_MAX),
         ("groups of experts", groups, EXPERT_GROUPS_MAX),
         ("heads of a state", value_heads, HEADS_MAX),
@@ -118,7 +118,7 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
         ("values of a head of Mamba2", mamba_head_dim, STATE_DIM_MAX),
         ("values of a state of Mamba2", mamba_state_dim, STATE_DIM_MAX),
         ("rows of a convolution", taps.max(short_taps).max(mamba_taps), TAPS_MAX),
-        ("learned positions", positions, LEARNED_POSITIONS_MAX),
+        ("learned positions", config.learned_position_rows(), LEARNED_POSITIONS_MAX),
         ("end-of-sequence tokens", config.eos_token_ids.len(), ENDS_MAX),
     ];
     match sizes.into_iter().find(|(_, value, bound)| value > bound) {

@@ -26,6 +26,9 @@ pub struct Experts {
     pub has_factors: bool,
     /// Factor of the router's logits.
     pub logit_factor: f32,
+    /// Width of the rows that experts read and write, if it is not that of the hidden state: a
+    /// linear before the experts and one after their sum change it.
+    pub latent_size: Option<usize>,
     /// Layers without experts; `None` if all layers have experts.
     pub dense: Option<DenseLayers>,
 }
@@ -52,6 +55,7 @@ impl Experts {
             selection: ExpertSelection::default(),
             has_factors: false,
             logit_factor: 1.0,
+            latent_size: None,
             dense: None,
         }
     }
@@ -106,6 +110,9 @@ impl Debug for Experts {
         if self.has_factors || self.logit_factor != 1.0 {
             fields.field("has_factors", &self.has_factors);
             fields.field("logit_factor", &self.logit_factor);
+        }
+        if let Some(latent_size) = &self.latent_size {
+            fields.field("latent_size", latent_size);
         }
         fields.finish()
     }
@@ -301,6 +308,8 @@ mod tests {
         let dense = Some(DenseLayers { ffn_size: 3, others: FeedForward::Experts });
         let text = format!("{:?}", Experts { selection, dense, ..of(8, 2) });
         assert!(text.contains("scale: 2.5") && text.contains("ffn_size: 3"), "{text}");
+        let text = format!("{:?}", Experts { latent_size: Some(5), ..of(8, 2) });
+        assert!(text.contains("latent_size: 5"), "{text}");
         let groups = ExpertGroups::new(8, 4);
         assert_eq!(format!("{groups:?}"), "ExpertGroups { count: 8, per_token: 4 }");
         let other = ExpertGroups { score: GroupScore::Largest, ..groups };

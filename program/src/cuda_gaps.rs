@@ -11,7 +11,7 @@ use crate::map::{ComputeDevice, DeviceMap, OpChunk, layer_list};
 /// Work that the kernels lack because of the format of the caches that it reads and appends to.
 pub const CACHES_OF_8_BITS: &str = "attention over KV caches of 8 bits";
 
-const ABSENT: [Op; 8] = [
+const ABSENT: [Op; 9] = [
     Op::OutGate,
     Op::DeltaConv,
     Op::Delta,
@@ -20,6 +20,7 @@ const ABSENT: [Op; 8] = [
     Op::MambaConv,
     Op::Mamba,
     Op::SharedGate,
+    Op::ExpertLatentUp,
 ];
 
 /// Operations of Gemma 4 alone.
@@ -79,6 +80,8 @@ fn is_of_features(config: &ModelConfig, op: Op) -> bool {
         Op::V => value_norm,
         Op::PostNorm1 => layer_scale,
         Op::Head => logit_cap.is_some(),
+        // They add the outputs of experts to the residual stream, in rows of its width.
+        Op::ExpertGate | Op::ExpertUp | Op::ExpertDown if config.has_expert_latent() => true,
         op => {
             config.has_parallel_experts() && (op.is_expert() || op == Op::Router)
                 || PARALLEL.contains(&op)

@@ -5,7 +5,7 @@ use model::config_fields::ConfigError;
 use model::config_json;
 use model::family::layouts;
 use model::layers::{FeedForward, Layers, TokenMixer};
-use model::ops::Op;
+use model::ops::{Op, Value as OpValue};
 use model::source::{TensorId, TensorPart};
 use serde_json::{Map, Value, json};
 
@@ -82,6 +82,64 @@ fn experts_have_no_gates() {
     assert_eq!(shared, "backbone.layers.4.mixer.shared_experts.up_proj.weight");
 }
 
+/// Experts in a latent read and write its rows; the router and the shared expert see the model's.
+#[test]
+fn experts_compute_rows_of_their_latent() {
+    let of = |size: usize| {
+        let pattern = ("hybrid_override_pattern", json!("MEM*E"));
+        nemotron(&[pattern, ("moe_latent_size", json!(size))])
+    };
+    let error = of(1 << 19).expect_err("too wide").to_string();
+    assert!(error.contains("values of an expert's input"), "{error}");
+    let model = of(16).expect("valid");
+    let second = [
+        Op::Norm1,
+        Op::Router,
+        Op::ExpertLatentDown,
+        Op::ExpertUp,
+        Op::ExpertDown,
+        Op::Fc0,
+        Op::Fc1,
+        Op::ExpertLatentUp,
+    ];
+    assert_eq!(model.layer_ops(0)[5..], second);
+    assert_eq!(model.leading_ops()[8..], second);
+    for (op, expected) in [
+        (Op::Router, (8, 32)),
+        (Op::ExpertLatentDown, (16, 32)),
+        (Op::ExpertUp, (8 * 20, 16)),
+        (Op::ExpertDown, (8 * 16, 20)),
+        (Op::Fc0, (28, 32)),
+        (Op::Fc1, (32, 28)),
+        (Op::ExpertLatentUp, (32, 16)),
+    ] {
+        assert_eq!(op.weights(&model).and_then(|shape| shape.matrix), Some(expected), "{op:?}");
+    }
+    for (value, expected) in [
+        (OpValue::Normed1, 32),
+        (OpValue::ExpertLatent, 16),
+        (OpValue::ExpertFfn, 3 * 20),
+        (OpValue::ExpertOut, 3 * 16),
+        (OpValue::ExpertSum, 16),
+    ] {
+        assert_eq!(value.row_elements(&model), Some(expected), "{value:?}");
+    }
+    let adding = |op: &&Op| op.adds_to_residual(&model);
+    let adding: Vec<Op> = second.iter().filter(adding).copied().collect();
+    assert_eq!(adding, [Op::Fc1, Op::ExpertLatentUp]);
+    for (op, tensor) in [
+        (Op::ExpertLatentDown, "fc1_latent_proj.weight"),
+        (Op::ExpertLatentUp, "fc2_latent_proj.weight"),
+        (Op::ExpertDown, "experts.0.down_proj.weight"),
+    ] {
+        let name = name(&model, 2, op, TensorPart::Matrix);
+        assert_eq!(name, format!("backbone.layers.4.mixer.{tensor}"));
+    }
+    // A model without such layers may name a size, which has no effect.
+    let dense = nemotron(&[("moe_latent_size", json!(16))]).expect("valid");
+    assert!(!dense.has_expert_latent() && !dense.has_layer_op(Op::ExpertLatentUp));
+}
+
 #[test]
 fn what_is_not_computed_is_refused_by_name() {
     for (field, value, part) in [
@@ -93,7 +151,8 @@ fn what_is_not_computed_is_refused_by_name() {
         ("hybrid_override_pattern", json!("M".repeat(10_000)), "layers"),
         ("hybrid_override_pattern", json!(7), "hybrid_override_pattern"),
         ("layers_block_type", json!(["mamba", "rwkv"]), "layers_block_type"),
-        ("moe_latent_size", json!(16), "moe_latent_size"),
+        ("moe_latent_size", json!(0), "moe_latent_size"),
+        ("moe_latent_size", json!("16"), "moe_latent_size"),
         ("mlp_hidden_act", json!("silu"), "silu"),
         ("mamba_hidden_act", json!("gelu"), "mamba_hidden_act"),
         ("use_bias", json!(true), "use_bias"),

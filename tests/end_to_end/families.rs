@@ -169,6 +169,7 @@ mod safetensors {
         mistral_window: "up",
         mixtral: "router",
         nemotron_h: "fc0",
+        nemotron_h_latent: "expert_latent_down",
         nemotron_h_moe: "expert_up",
         olmo2: "up",
         olmo3: "gate",
@@ -222,6 +223,7 @@ mod gguf {
         mistral_small: "gate",
         mixtral: "router",
         nemotron_h: "fc0",
+        nemotron_h_latent: "expert_latent_up",
         nemotron_h_moe: "expert_up",
         olmo2: "up",
         olmo3: "gate",
@@ -282,6 +284,7 @@ mod chunks {
         glm_moe_dsa: "down",
         glm_moe_dsa_shared: "up",
         kimi_linear: "router",
+        nemotron_h_latent: "expert_down",
         step3p5: "up",
     }
 }
@@ -294,6 +297,7 @@ mod served {
         lfm2: "STORE",
         lfm2_moe: "STORE",
         nemotron_h: "STORE",
+        nemotron_h_latent: "STORE",
         nemotron_h_moe: "STORE",
         qwen35: "STORE",
         qwen35_moe: "STORE",

@@ -40,6 +40,7 @@ fn workers_allocate_nothing_from_ready_to_drain() {
         ("llama_dynamic", &["--policy", "cpu-only"]),
         ("phi3_longrope", &["--policy", "cpu-only"]),
         ("qwen3_moe", &["--device", "emulated", "--split", "router:expert_down"]),
+        ("nemotron_h_latent", &["--device", "emulated", "--split", "router:expert_down"]),
     ] {
         let model = fixture(model).to_string_lossy().into_owned();
         let files = ["--model", &model, "--input", &input, "--output", &output, "--force"];

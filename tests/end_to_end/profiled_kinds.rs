@@ -84,6 +84,11 @@ fn experts_are_profiled_and_their_routing_told() {
 }
 
 #[test]
+fn experts_in_a_latent_are_profiled_too() {
+    says_how_skewed("nemotron_h_latent", 16, 5.0);
+}
+
+#[test]
 fn experts_with_sinks_and_windows_are_profiled_too() {
     says_how_skewed("gpt_oss", 5, 2.0);
 }

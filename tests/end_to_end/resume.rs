@@ -54,6 +54,11 @@ fn a_torn_output_of_layers_with_entries_is_completed_to_the_same_bytes() {
 }
 
 #[test]
+fn a_torn_output_of_experts_in_a_latent_is_completed_to_the_same_bytes() {
+    completed("nemotron_h_latent", &["--dtype", "f32"]);
+}
+
+#[test]
 fn a_torn_output_of_a_quantised_kv_cache_is_completed_to_the_same_bytes() {
     completed("llama", &["--compress", "kv4"]);
     completed("llama", &["--compress", "kv8"]);

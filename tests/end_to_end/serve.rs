@@ -472,7 +472,7 @@ fn models_with_unusual_layers_answer_as_transformers_do() {
     let states = ["qwen35", "qwen3_next", "granite_hybrid", "granite_hybrid_dense"];
     let others = ["nemotron_h", "nemotron_h_moe", "gemma4", "gemma4_moe", "gemma4_shared"];
     let others = others.into_iter().chain(["deepseek_v4", "deepseek_v4_windows"]);
-    let others = others.chain(["step3p5", "step3p7"]);
+    let others = others.chain(["step3p5", "step3p7", "nemotron_h_latent"]);
     for name in states.into_iter().chain(others) {
         let golden = golden(name);
         let model = fixture(name).to_string_lossy().into_owned();

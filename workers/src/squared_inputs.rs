@@ -110,7 +110,7 @@ fn add_inputs(plan: &Plan, view: &View, compute: &Compute, rows: usize, sums: &m
     let matrix = op.weights(config).and_then(|weights| weights.matrix);
     let Some((_, columns)) = matrix else { return };
     let (Some(value), Some(layer)) = (op.reads(config).first(), compute.at.layer) else { return };
-    // Only the gates of inputs per layer read the residual stream, which is f32.
+    // Two linears read f32: the gates of inputs per layer, and the one after experts in a latent.
     if value.element() != ElementType::Compute {
         return;
     }

@@ -1,5 +1,6 @@
 //! Nemotron-H and Nemotron 3: a layer of the files is a single mixer, which is Mamba2, attention
-//! without rope, a network with a squared ReLU, or experts with such networks and a shared one.
+//! without rope, a network with a squared ReLU, or experts with such networks and a shared one. The
+//! experts of Nemotron 3 Super and Ultra compute rows of a latent.
 //!
 //! A network or experts that follow Mamba2 or attention are the second half of the same layer here;
 //! a layer without them has no second half.
@@ -43,6 +44,8 @@ pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
             "expert_shared_feed_forward_length",
             "expert_weights_norm",
             "expert_weights_scale",
+            "moe_latent_size",
+            "nextn_predict_layers",
         ],
         stem: |op, _| (op == Op::Norm1).then_some("attn_norm"),
         ..GgufFamily::named(&["nemotron_h", "nemotron_h_moe"])
@@ -139,9 +142,7 @@ fn refuse_variants(fields: &ConfigFields<'_>) -> Result<(), ConfigError> {
     for field in off {
         fields.only(field, &Value::Bool(false))?;
     }
-    for field in ["sliding_window", "moe_latent_size"] {
-        fields.only(field, &Value::Null)?;
-    }
+    fields.only("sliding_window", &Value::Null)?;
     fields.only("mamba_hidden_act", &json!("silu"))?;
     // Its kernels keep states in f32, as this program does.
     fields.only("mamba_ssm_cache_dtype", &json!("float32"))?;
@@ -300,6 +301,7 @@ fn experts(fields: &ConfigFields<'_>) -> Result<Option<Experts>, ConfigError> {
     fields.present("n_shared_experts");
     let ffn_size = fields.optional_size("moe_intermediate_size")?;
     let per_token = fields.optional_size("num_experts_per_tok")?;
+    let latent_size = fields.optional_size("moe_latent_size")?;
     let (Some(count), Some(per_token), Some(ffn_size)) =
         (fields.optional_size("n_routed_experts")?, per_token, ffn_size)
     else {
@@ -307,7 +309,8 @@ fn experts(fields: &ConfigFields<'_>) -> Result<Option<Experts>, ConfigError> {
     };
     let sum = if renormalise { ScoreSum::Plus(1e-20) } else { ScoreSum::Unused };
     let scoring = ExpertScoring::SigmoidTopK { sum };
-    Ok(Some(Experts { selection, ..Experts::new(count, per_token, ffn_size, scoring) }))
+    let experts = Experts::new(count, per_token, ffn_size, scoring);
+    Ok(Some(Experts { selection, latent_size, ..experts }))
 }
 
 /// Returns the index of the layer of the files that is the first half of a layer. The second half
@@ -322,8 +325,13 @@ fn file_layer(config: &ModelConfig, layer: usize) -> usize {
 
 /// Returns the index of the layer of the files that has an operation of a layer.
 pub(crate) fn block(config: &ModelConfig, layer: usize, op: Op) -> usize {
-    let second = [Op::Norm1, Op::Router, Op::Fc0, Op::Fc1, Op::ExpertUp, Op::ExpertDown];
-    file_layer(config, layer) + usize::from(second.contains(&op))
+    let is_second = match op {
+        Op::Norm1 | Op::Fc0 | Op::Fc1 => true,
+        Op::Router | Op::ExpertUp | Op::ExpertDown => true,
+        Op::ExpertLatentDown | Op::ExpertLatentUp => true,
+        _ => false,
+    };
+    file_layer(config, layer) + usize::from(is_second)
 }
 
 /// Returns the possible layouts of a tensor.
@@ -353,6 +361,8 @@ fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
         (Op::Router, _) => format!("{second}.gate.weight"),
         (Op::Fc0, _) => format!("{second}.{of_shared}up_proj.weight"),
         (Op::Fc1, _) => format!("{second}.{of_shared}down_proj.weight"),
+        (Op::ExpertLatentDown, _) => format!("{second}.fc1_latent_proj.weight"),
+        (Op::ExpertLatentUp, _) => format!("{second}.fc2_latent_proj.weight"),
         (Op::ExpertUp | Op::ExpertDown, _) => return of_experts(config, op, &second),
         _ => return Vec::new(),
     };
@@ -377,8 +387,8 @@ fn add_transformers_name(piece: &mut TensorSlice) {
 fn of_experts(config: &ModelConfig, op: Op, module: &str) -> Layouts {
     let Some(Experts { count, ffn_size, .. }) = config.experts else { return Vec::new() };
     let (name, rows, columns) = match op {
-        Op::ExpertUp => ("up_proj", ffn_size, config.hidden_size),
-        _ => ("down_proj", config.hidden_size, ffn_size),
+        Op::ExpertUp => ("up_proj", ffn_size, config.expert_row_size()),
+        _ => ("down_proj", config.expert_row_size(), ffn_size),
     };
     let one = |expert: usize| {
         let name = format!("backbone.{module}.experts.{expert}.{name}.weight");

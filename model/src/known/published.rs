@@ -72,6 +72,10 @@ pub(super) const PUBLISHED: &[Published] = &[
     published!("step-3.5-flash", "stepfun-ai/Step-3.5-Flash"),
     published!("mistral-small-4", "mistralai/Mistral-Small-4-119B-2603"),
     published!("nemotron-3-nano", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"),
+    // Pattern and sizes are those that public runtimes check the configuration of the checkpoint
+    // against and that its training arguments have; the shared expert, the scale and the positions
+    // are those of the latter. What no size of the model determines is that of Nemotron 3 Nano.
+    published!("nemotron-3-super", "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16"),
     published!("mixtral-8x7b", "mistralai/Mixtral-8x7B-Instruct-v0.1"),
     published!("olmoe-1b-7b", "allenai/OLMoE-1B-7B-0924"),
     published!("granite-3.1-1b-a400m", "ibm-granite/granite-3.1-1b-a400m-instruct"),

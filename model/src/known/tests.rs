@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::Dtype;
 use crate::layers::ExpertRouting;
-use crate::ops::Kv;
+use crate::ops::{Kv, Op};
 
 /// Published numbers of parameters in billions, without vision towers.
 const BILLIONS: &[(&str, f64)] = &[
@@ -72,6 +72,8 @@ const BILLIONS: &[(&str, f64)] = &[
     ("step-3.5-flash", 196.0),
     ("mistral-small-4", 119.0),
     ("nemotron-3-nano", 31.6),
+    // Without the layers for multi-token prediction.
+    ("nemotron-3-super", 120.6),
     ("mixtral-8x7b", 46.7),
     ("olmoe-1b-7b", 6.92),
     ("granite-3.1-1b-a400m", 1.33),
@@ -168,6 +170,26 @@ fn scores_of_latent_attention_are_scaled_by_the_size_of_a_query() {
     let expected = of_context * of_context / 192f32.sqrt();
     assert!((scale("deepseek-v3") / expected - 1.0).abs() < 1e-6);
     assert_eq!(scale("glm-4.7-flash"), 1.0 / 16.0);
+}
+
+/// A row of a layer of Nemotron 3 Super reads 22 of 512 experts, whose matrices have a quarter of
+/// the columns that the model's width would need.
+#[test]
+fn experts_of_nemotron_3_super_have_the_sizes_of_their_latent() {
+    let config = find_known("nemotron-3-super").expect("known").config;
+    let layer = config.leading_layer();
+    let bytes = |op: Op| op.weight_bytes(config.of_layer(layer), Dtype::Bf16);
+    let one_linear = 2688 * 1024 * 2;
+    for op in [Op::ExpertUp, Op::ExpertDown] {
+        assert_eq!(bytes(op), 512 * one_linear, "{op:?}");
+        assert_eq!(op.flops(&config, 3, 0), 3 * 22 * one_linear as u64, "{op:?}");
+    }
+    for op in [Op::ExpertLatentDown, Op::ExpertLatentUp] {
+        assert_eq!(bytes(op), 4096 * 1024 * 2, "{op:?}");
+    }
+    assert_eq!(bytes(Op::Fc0), 4096 * 5376 * 2);
+    assert_eq!(Op::ExpertCombine.flops(&config, 3, 0), 3 * 22 * 2 * 1024);
+    assert_eq!(config.num_layers, 48);
 }
 
 /// Queries of Mistral Small 4 grow from the first position beyond the original context on.

@@ -57,12 +57,12 @@ impl Op {
                 .mamba
                 .map_or(0, |mamba| rows * (5 * mamba.state_len() + 10 * mamba.inner_size()) as u64),
             Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => config.experts.map_or(0, |experts| {
-                let one = experts.ffn_size * config.hidden_size * experts.per_token;
+                let one = experts.ffn_size * config.expert_row_size() * experts.per_token;
                 2 * rows * one as u64
             }),
-            Op::ExpertCombine => config
-                .experts
-                .map_or(0, |experts| 2 * rows * (experts.per_token * config.hidden_size) as u64),
+            Op::ExpertCombine => config.experts.map_or(0, |experts| {
+                2 * rows * (experts.per_token * config.expert_row_size()) as u64
+            }),
             _ => self
                 .weights(config)
                 .and_then(|shape| shape.matrix)

@@ -126,11 +126,9 @@ impl Op {
             Op::DenseDown => &[Value::DenseFfn, Value::Hidden],
             Op::Down | Op::Fc1 if config.post_norms => &[Value::Ffn],
             Op::Down | Op::Fc1 => &[Value::Ffn, Value::Hidden],
-            Op::ExpertGate => &[Value::Normed1, Value::Routing],
-            Op::ExpertUp if !config.activation.is_gated() => &[Value::Normed1, Value::Routing],
-            Op::ExpertUp => &[Value::Normed1, Value::Routing, Value::ExpertGate],
-            Op::ExpertDown => &[Value::ExpertFfn, Value::Routing, Value::Hidden],
-            Op::ExpertCombine => &[Value::ExpertOut, Value::Routing, Value::Hidden],
+            Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => self.expert_reads(config),
+            Op::ExpertCombine => self.expert_reads(config),
+            Op::ExpertLatentDown | Op::ExpertLatentUp => self.expert_reads(config),
             Op::Head => &[Value::LastNormed],
             Op::Sample => &[Value::Logits],
         }
@@ -172,6 +170,23 @@ impl Op {
             Op::MambaOut => &[Value::MambaRead, Value::Hidden],
             // Linears of the layer's input.
             _ => &[Value::Normed0],
+        }
+    }
+
+    /// Returns the values that an operation of experts reads.
+    fn expert_reads(self, config: &ModelConfig) -> &'static [Value] {
+        let is_gated = config.activation.is_gated();
+        match self {
+            Op::ExpertLatentDown => &[Value::Normed1],
+            Op::ExpertLatentUp => &[Value::ExpertSum, Value::Hidden],
+            Op::ExpertUp if config.has_expert_latent() => &[Value::ExpertLatent, Value::Routing],
+            Op::ExpertDown if config.has_expert_latent() => &[Value::ExpertFfn, Value::Routing],
+            Op::ExpertCombine if config.has_expert_latent() => &[Value::ExpertOut, Value::Routing],
+            Op::ExpertUp if is_gated => &[Value::Normed1, Value::Routing, Value::ExpertGate],
+            Op::ExpertDown => &[Value::ExpertFfn, Value::Routing, Value::Hidden],
+            Op::ExpertCombine => &[Value::ExpertOut, Value::Routing, Value::Hidden],
+            // The first linear, whether it is a gate or not.
+            _ => &[Value::Normed1, Value::Routing],
         }
     }
 
@@ -221,6 +236,7 @@ impl Op {
             Op::StreamMap1 => Value::StreamMap1,
             Op::Unrotate => Value::Unrotated,
             Op::OutDown => Value::OutLatent,
+            Op::ExpertLatentDown => Value::ExpertLatent,
             Op::RouterNorm => Value::RouterNormed,
             Op::ExpertNorm => Value::ExpertNormed,
             Op::SumNorm => Value::NormedSum,
@@ -238,6 +254,7 @@ impl Op {
             | Op::StreamAdd0
             | Op::StreamAdd1
             | Op::ExpertDown
+            | Op::ExpertLatentUp
             | Op::ExpertCombine => Value::Hidden,
             Op::Norm0 => Value::Normed0,
             Op::QDown => Value::QueryLatent,

@@ -140,6 +140,11 @@ second_half!(
 // Networks without gates, in layers without experts and as the shared expert of those with them.
 second_half!(with_plain_network: Norm1, Fc0, Fc1);
 second_half!(with_plain_shared_expert: Norm1, Router, ExpertUp, ExpertDown, Fc0, Fc1);
+// The shared expert computes rows of the model's width.
+second_half!(
+    with_expert_latent: Norm1, Router, ExpertLatentDown, ExpertUp, ExpertDown, Fc0, Fc1,
+    ExpertLatentUp
+);
 second_half!(without_second_half:);
 // A layer without experts, in a model in which others have experts.
 second_half!(with_dense_network: Norm1, DenseGate, DenseUp, DenseDown);
@@ -249,7 +254,10 @@ impl ModelConfig {
             FeedForward::None => without_second_half(first),
             _ if self.features.streams.is_some() => with_streams(first),
             FeedForward::UngatedSharedExpert if !self.activation.is_gated() => {
-                with_plain_shared_expert(first)
+                match self.has_expert_latent() {
+                    true => with_expert_latent(first),
+                    false => with_plain_shared_expert(first),
+                }
             }
             FeedForward::Experts => with_experts(first),
             FeedForward::SharedExpert => with_shared_expert(first),

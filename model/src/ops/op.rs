@@ -123,6 +123,10 @@ pub enum Op {
     StreamAdd1,
     /// Compression of groups of positions to entries of a second cache.
     Compress,
+    /// Linear of the input of experts that compute rows of another width (Nemotron 3 Super).
+    ExpertLatentDown,
+    /// Linear of the sum of these experts' outputs.
+    ExpertLatentUp,
 }
 
 /// One of a layer's two caches. In a layer with a state, `K` contains the inputs of its convolution
@@ -211,6 +215,8 @@ impl Op {
             Op::Unrotate => "unrotate",
             Op::OutDown => "out_down",
             Op::Compress => "compress",
+            Op::ExpertLatentDown => "expert_latent_down",
+            Op::ExpertLatentUp => "expert_latent_up",
         }
     }
 

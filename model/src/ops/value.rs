@@ -84,7 +84,8 @@ pub enum Value {
     ExpertGate,
     /// Input of `ExpertDown`: `[rows, experts per row, expert's ffn]`.
     ExpertFfn,
-    /// Output of each of a row's experts, before their sum: `[rows, experts per row, hidden]`.
+    /// Output of each of a row's experts, before their sum: `[rows, experts per row, hidden]`, or
+    /// with rows of their latent.
     ExpertOut,
     /// Last row of each sequence, normalised: `[sequences, hidden]`.
     LastNormed,
@@ -101,7 +102,8 @@ pub enum Value {
     RouterNormed,
     /// Input of experts next to a dense network: `[rows, hidden]`.
     ExpertNormed,
-    /// Output of experts next to a dense network: `[rows, hidden]`.
+    /// Output of experts apart from the residual stream: `[rows, hidden]`, or `[rows, latent]` of
+    /// experts that compute rows of this width.
     ExpertSum,
     /// Sum of the outputs of a dense network and of experts after their norms: `[rows, hidden]`.
     NormedSum,
@@ -136,6 +138,9 @@ pub enum Value {
     /// Entries of the groups of positions that end with a row, `[rows, entry]`; undefined for other
     /// rows.
     Entry,
+    /// Input of experts that compute rows of another width than the hidden state's:
+    /// `[rows, latent]`.
+    ExpertLatent,
 }
 
 /// Element type of a value in memory.
@@ -217,7 +222,6 @@ impl Value {
             | Value::Normed1
             | Value::RouterNormed
             | Value::ExpertNormed
-            | Value::ExpertSum
             | Value::NormedSum
             | Value::LastNormed => Some(config.hidden_size),
             Value::Query | Value::Attended | Value::GatedAttended | Value::Unrotated => {
@@ -259,7 +263,8 @@ impl Value {
             }
             Value::Routing => Some(2 * per_token),
             Value::ExpertGate | Value::ExpertFfn => Some(per_token * expert_ffn),
-            Value::ExpertOut => Some(per_token * config.hidden_size),
+            Value::ExpertOut => Some(per_token * config.expert_row_size()),
+            Value::ExpertLatent | Value::ExpertSum => Some(config.expert_row_size()),
             Value::Logits => Some(config.vocab_size),
             Value::Scores | Value::Probabilities => None,
         }

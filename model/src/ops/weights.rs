@@ -95,7 +95,6 @@ impl Op {
             | Op::PerLayerGate
             | Op::PerLayerOut
             | Op::PerLayerNorm => self.feature_weights(config),
-            Op::Unrotate => None,
             Op::Compress | Op::OutDown => self.unified_weights(config),
             Op::Q | Op::QDown | Op::K | Op::IndexQuery | Op::IndexWeights
                 if config.features.unified_kv.is_some() =>
@@ -135,8 +134,9 @@ impl Op {
             Op::Router | Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
                 self.expert_weights(config)
             }
+            Op::ExpertLatentDown | Op::ExpertLatentUp => self.expert_weights(config),
             Op::Select | Op::Scores | Op::Softmax | Op::Wv | Op::Attention => None,
-            Op::ExpertCombine | Op::Sample => None,
+            Op::ExpertCombine | Op::Unrotate | Op::Sample => None,
         }
     }
 
@@ -166,7 +166,7 @@ impl Op {
 
     /// Returns the shape of the weights of experts and their router.
     fn expert_weights(self, config: &ModelConfig) -> Option<WeightShape> {
-        let hidden = config.hidden_size;
+        let (hidden, row) = (config.hidden_size, config.expert_row_size());
         let Experts { count, per_token, ffn_size, bias, selection, has_factors, .. } =
             config.experts?;
         let second = match config.routes_by_token() {
@@ -181,8 +181,10 @@ impl Op {
                 is_f32: selection.is_f32,
                 vectors: [bias.then_some(count), second],
             },
-            Op::ExpertDown => linear(count * hidden, ffn_size),
-            _ => linear(count * ffn_size, hidden),
+            Op::ExpertLatentDown => WeightShape::new(Some((row, hidden)), [None; 2]),
+            Op::ExpertLatentUp => WeightShape::new(Some((hidden, row)), [None; 2]),
+            Op::ExpertDown => linear(count * row, ffn_size),
+            _ => linear(count * ffn_size, row),
         })
     }
 
@@ -325,7 +327,7 @@ impl Op {
     pub fn can_be_grouped(self, config: &ModelConfig) -> bool {
         let rows = match (self, config.experts) {
             (Op::ExpertGate | Op::ExpertUp, Some(experts)) => experts.ffn_size,
-            (Op::ExpertDown, Some(_)) => config.hidden_size,
+            (Op::ExpertDown, Some(_)) => config.expert_row_size(),
             (Op::QAbsorb, _) => config.latent.map_or(0, |latent| latent.kv_rank),
             (Op::VUp, _) => config.latent.map_or(0, |latent| latent.value_dim),
             (Op::OutDown, _) => config.features.unified_kv.map_or(0, |unified| unified.out_rank),

@@ -58,7 +58,7 @@ pub fn sublayers(
         parameters: false,
     };
     let [fc1, fc2] = match config.experts {
-        Some(experts) => of_experts(&experts, hidden, rows, bytes),
+        Some(experts) => of_experts(config, &experts, rows, bytes),
         None => {
             let ffn = config.ffn_size as f64;
             let first = if config.activation.is_gated() { 2.0 * ffn } else { ffn };
@@ -69,9 +69,12 @@ pub fn sublayers(
 }
 
 /// Returns FC1 and FC2 of experts to which rows are routed evenly, with `bytes` per number.
-fn of_experts(experts: &Experts, hidden: f64, rows: f64, bytes: f64) -> [Sublayer; 2] {
+fn of_experts(config: &ModelConfig, experts: &Experts, rows: f64, bytes: f64) -> [Sublayer; 2] {
     let (count, per_token) = (experts.count as f64, experts.per_token as f64);
     let ffn = experts.ffn_size as f64;
+    let (hidden, row) = (config.hidden_size as f64, config.expert_row_size() as f64);
+    // Parameters of the linear before experts in a latent, and of the one after them.
+    let latent = if config.has_expert_latent() { hidden * row } else { 0.0 };
     let distinct = experts.expected_distinct(rows);
     // `each` parameters of an expert, and `all` parameters outside the experts.
     let linear = |input: f64, each: f64, all: f64| Sublayer {
@@ -81,7 +84,10 @@ fn of_experts(experts: &Experts, hidden: f64, rows: f64, bytes: f64) -> [Sublaye
         flops: 2.0 * rows * (per_token * each + all),
         parameters: true,
     };
-    [linear(hidden, 2.0 * hidden * ffn, hidden * count), linear(per_token * ffn, ffn * hidden, 0.0)]
+    [
+        linear(hidden, 2.0 * row * ffn, hidden * count + latent),
+        linear(per_token * ffn, ffn * row, latent),
+    ]
 }
 
 /// Returns `D_KV`: the bytes of K and V that sublayer 1 computes.
@@ -118,12 +124,13 @@ pub(crate) const fn sublayer_of(op: Op) -> Option<usize> {
         | Op::RouterNorm
         | Op::Router
         | Op::ExpertNorm
+        | Op::ExpertLatentDown
         | Op::ExpertGate
         | Op::ExpertUp => Some(4),
         Op::ExpertCombine | Op::SumNorm | Op::PerLayerGate | Op::PerLayerOut | Op::PerLayerNorm => {
             Some(5)
         }
-        Op::StreamAdd1 => Some(5),
+        Op::StreamAdd1 | Op::ExpertLatentUp => Some(5),
         Op::SharedGate | Op::Down | Op::DenseDown | Op::Fc1 | Op::PostNorm1 | Op::ExpertDown => {
             Some(5)
         }

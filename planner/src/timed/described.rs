@@ -112,6 +112,7 @@ fn narrow(config: &ModelConfig, more_heads: usize) -> ModelConfig {
         ffn_size: width(config.ffn_size),
         experts: config.experts.map(|experts| Experts {
             ffn_size: width(experts.ffn_size),
+            latent_size: experts.latent_size.map(width),
             dense: experts
                 .dense
                 .map(|dense| DenseLayers { ffn_size: width(dense.ffn_size), ..dense }),

@@ -199,6 +199,28 @@ fn mamba_stays_on_the_cpu() {
     assert!(chosen.plan.map.uses_gpu());
 }
 
+/// The device multiplies the linear before experts in a latent, but neither the linears of these
+/// experts nor the one after their sum.
+#[test]
+fn experts_in_a_latent_stay_on_the_cpu() {
+    let mut config = find_known("nemotron-3-super").expect("known").config;
+    config.keep_layers(5);
+    let missing = [Op::ExpertUp, Op::ExpertDown, Op::ExpertLatentUp];
+    for op in config.leading_ops() {
+        if op.is_expert() || matches!(op, Op::ExpertLatentDown | Op::ExpertLatentUp) {
+            let is_missing = is_gap(&config, KvFormat::Plain, *op);
+            assert_eq!(is_missing, missing.contains(op), "{op:?}");
+        }
+    }
+    let chosen = with_request(&config, false, PolicyName::Auto, choose).expect("a placement");
+    assert!(chosen.plan.map.uses_gpu(), "the device is faster at everything else");
+    assert_eq!(map_gap(&config, &chosen.plan.map), None);
+    let refused = with_request(&config, false, PolicyName::GpuOnly, choose);
+    assert!(refused.is_err(), "the device lacks operations");
+    let chosen = with_request(&config, true, PolicyName::GpuOnly, choose).expect("a placement");
+    assert!(chosen.plan.map.uses_gpu());
+}
+
 #[test]
 fn models_without_gaps_use_the_whole_device() {
     let mut config = find_known("olmoe-1b-7b").expect("known").config;

@@ -15,7 +15,7 @@ use crate::request::ProfilingRequest;
 use crate::stages::Stages;
 
 /// Values with one entry per row, in the order of the layer.
-const ROW_VALUES: [Value; 39] = [
+const ROW_VALUES: [Value; 41] = [
     Value::Hidden,
     Value::Normed0,
     Value::QueryLatent,
@@ -51,8 +51,10 @@ const ROW_VALUES: [Value; 39] = [
     Value::DenseFfn,
     Value::Projected1,
     Value::Routing,
+    Value::ExpertLatent,
     Value::ExpertGate,
     Value::ExpertFfn,
+    Value::ExpertSum,
     Value::LastNormed,
     Value::Logits,
 ];

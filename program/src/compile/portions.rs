@@ -59,7 +59,8 @@ impl Emitter<'_, '_> {
 /// Returns the number of leading entries of `after` that neither read nor write what the experts of
 /// `expert`'s layer write.
 fn independent(config: &ModelConfig, expert: &Entry, after: &[Entry]) -> usize {
-    let depends = |value: &Value| matches!(value, Value::Hidden | Value::ExpertSum);
+    let written = Op::ExpertDown.writes(config.at(expert.layer));
+    let depends = |value: &Value| Some(*value) == written;
     let is_independent = |entry: &&Entry| {
         let model = config.at(entry.layer);
         (entry.layer, entry.device) == (expert.layer, expert.device)

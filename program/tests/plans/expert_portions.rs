@@ -1,6 +1,7 @@
 //! Experts that are computed in portions while others are read.
 
 use crate::common::{Choices, PLAIN, each_is_needed, experts, on_storages, shape, split};
+use model::known::find_known;
 use model::ops::Op;
 use program::compile::{compile_on, machine_of};
 use program::ir::{Compute, Instruction, Program, Read, Region};
@@ -152,6 +153,36 @@ fn sums_follow_the_last_portion() {
         let error = validate(&early).expect_err("refused").to_string();
         assert!(error.contains("ExpertOut"), "{error}");
     }
+}
+
+/// The shared expert of a model whose experts work in a latent adds to the residual stream before
+/// the linear after the experts does, so it is computed while they are read.
+#[test]
+fn a_shared_expert_is_computed_during_reads() {
+    let mut config = find_known("nemotron-3-super").expect("known").config;
+    config.keep_layers(5);
+    let map = split(&config, 0, 0, Choices { prefill: ComputeDevice::Cpu, ..PLAIN });
+    let map = DeviceMap { expert_slots: 32, ..on_storages(map) };
+    let shape = RunShape { max_prompt: 2, max_context: 4, max_new: 2, ..shape(1, 1) };
+    let plan = compile_on(&machine_of(&map), &config, &shape, &map).expect("compiles");
+    validate(&plan).expect("proved");
+    let ops: Vec<(Op, Option<u16>)> = instructions(plan.decode(), LaneId::CPU_COMPUTE)
+        .iter()
+        .filter_map(|instruction| match instruction {
+            Instruction::Compute(one) if one.at.layer == Some(0) => {
+                Some((one.op, one.chunk.map(|chunk| chunk.index)))
+            }
+            _ => None,
+        })
+        .skip_while(|(op, _)| *op != Op::ExpertLatentDown)
+        .collect();
+    let portion = |index| [(Op::ExpertUp, Some(index)), (Op::ExpertDown, Some(index))];
+    let mut expected = vec![(Op::ExpertLatentDown, None)];
+    expected.extend(portion(0));
+    expected.extend([(Op::Fc0, None), (Op::Fc1, None)]);
+    expected.extend((1..5).flat_map(portion));
+    expected.extend([(Op::ExpertCombine, None), (Op::ExpertLatentUp, None)]);
+    assert_eq!(ops, expected);
 }
 
 /// A device, other batches and whole weights have no portions.

@@ -41,18 +41,25 @@ fn drives_give_the_answers_of_memory() {
     }
 }
 
-/// Experts without and with biases, read whole, as rows are routed to them, and from a cache.
+/// Experts without and with biases and in a latent, read whole, as rows are routed to them, and
+/// from a cache.
 #[test]
 fn experts_on_drives_give_the_answers_of_memory() {
-    const EXPERTS: [&str; 2] = ["--nvme-ops", "expert_gate,expert_up,expert_down"];
-    for name in ["qwen3_moe", "gpt_oss"] {
+    const GATED: &str = "expert_gate,expert_up,expert_down";
+    let models = [
+        ("qwen3_moe", GATED, "64KiB"),
+        ("gpt_oss", GATED, "64KiB"),
+        ("nemotron_h_latent", "expert_up,expert_down", "8KiB"),
+    ];
+    for (name, ops, min_cache) in models {
         let drives = Drives::new();
         drives.requests(6, 8);
         let model = model(name);
         let model = [&strs(&model)[..], &["--batches", "1x2", "--device", "none"]].concat();
         let whole = drives.run(&model).answers;
         let of = |experts: &[&str]| {
-            let ran = drives.run_from(2, &[&model[..], &EXPERTS, experts].concat());
+            let stored = ["--nvme-ops", ops];
+            let ran = drives.run_from(2, &[&model[..], &stored, experts].concat());
             assert_eq!(ran.answers, whole, "{name} {experts:?}");
             let of_step = |field: &str| ran.report["routing"][field].as_f64();
             let share = of_step("missing_per_step").zip(of_step("used_per_step"));
@@ -63,7 +70,7 @@ fn experts_on_drives_give_the_answers_of_memory() {
         let (routed, none) = of(&["--nvme-experts", "routed"]);
         assert!(routed > 0 && none.is_none(), "{name}: {none:?}");
         // Memory for one expert or two, and for less than the experts of a step.
-        for cache in ["64KiB", "200KiB", "512KiB"] {
+        for cache in [min_cache, "200KiB", "512KiB"] {
             of(&["--nvme-experts", "routed", "--expert-cache", cache]);
         }
         let cached = of(&["--nvme-experts", "routed", "--expert-cache", "64MiB"]).1;
@@ -72,11 +79,11 @@ fn experts_on_drives_give_the_answers_of_memory() {
     }
 }
 
-/// Experts that a device multiplies are gathered from their records, without and with biases, as
-/// stored and in 4 bits, also if other weights are read directly to the device.
+/// Experts that a device multiplies are gathered from their records, without and with biases and in
+/// a latent, as stored and in 4 bits, also if other weights are read directly to the device.
 #[test]
 fn experts_on_drives_reach_a_device() {
-    for name in ["qwen3_moe", "gpt_oss"] {
+    for name in ["qwen3_moe", "gpt_oss", "nemotron_h_latent"] {
         let drives = Drives::new();
         drives.requests(4, 6);
         let model = model(name);

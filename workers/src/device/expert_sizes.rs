@@ -20,7 +20,7 @@ pub(super) struct ExpertSizes {
     pub(super) starts_bytes: u64,
     /// Places by expert, u32 `[rows of a pass, experts per row]`.
     pub(super) slots_bytes: u64,
-    /// Outputs of the experts of each row, f32 `[rows of a pass, experts per row, hidden]`.
+    /// Outputs of the experts of each row, f32 `[rows of a pass, experts per row, row]`.
     pub(super) parts_bytes: u64,
 }
 
@@ -39,7 +39,7 @@ impl ExpertSizes {
             logits_bytes: bytes(rows * count),
             starts_bytes: bytes(starts),
             slots_bytes: bytes(in_pass * per_token),
-            parts_bytes: bytes(in_down * per_token * work.config.hidden_size),
+            parts_bytes: bytes(in_down * per_token * work.config.expert_row_size()),
         }
     }
 }

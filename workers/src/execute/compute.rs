@@ -17,6 +17,7 @@ use protocol::table::StepTable;
 
 use super::compressed::Compressed;
 use super::expert_cache::PlaceScratch;
+use super::expert_latent::ExpertLatent;
 use super::operands::Operands;
 use super::per_layer::PerLayer;
 use super::positions::Positions;
@@ -40,6 +41,7 @@ pub struct ComputeState {
     router: experts::Router,
     places: PlaceScratch,
     per_layer: PerLayer,
+    expert_latent: ExpertLatent,
     streams: Streams,
     tokens: Vec<u32>,
     last_rows: Vec<u32>,
@@ -79,6 +81,7 @@ impl ComputeState {
             config.features.per_layer_inputs.map_or(0, |inputs| inputs.size),
             config.query_rank().unwrap_or(0),
             config.max_ffn_size(),
+            config.expert_row_size(),
             config.delta.as_ref().map_or(0, DeltaNet::value_size),
             config.delta.and_then(|delta| delta.decay_rank()).unwrap_or(0),
             config.mamba.as_ref().map_or(0, Mamba::inner_size),
@@ -112,6 +115,7 @@ impl ComputeState {
             router: experts::Router::new(plan, rows),
             places: PlaceScratch::new(plan),
             per_layer: PerLayer::new(config, rows),
+            expert_latent: ExpertLatent::new(config, rows),
             streams: Streams::new(config, rows, logits_rows),
             tokens: Vec::with_capacity(rows),
             last_rows: Vec::with_capacity(logits_rows),
@@ -233,6 +237,10 @@ impl ComputeState {
                 experts::run::<T>(kernels, operands, compute, rows, places);
             }
             Op::ExpertCombine => experts::combine(&self.kernels, operands, compute, rows),
+            Op::ExpertLatentUp => {
+                let Self { kernels, expert_latent, .. } = self;
+                expert_latent.up::<T>(kernels, operands, compute, rows);
+            }
             Op::QAbsorb | Op::VUp => latent::run::<T>(&self.kernels, operands, compute, rows),
             Op::OutDown => latent::groups::<T>(&self.kernels, operands, compute, rows),
             Op::Unrotate => {

@@ -29,8 +29,8 @@ pub(super) fn limits(config: &ModelConfig, rows: usize) -> ExpertLimits {
         rows: rows.min(ROWS_MAX),
         top_k: per_token,
         experts: count,
-        inputs: config.hidden_size.max(ffn_size),
-        hidden: config.hidden_size,
+        inputs: config.expert_row_size().max(ffn_size),
+        hidden: config.expert_row_size(),
     }
 }
 
@@ -101,8 +101,13 @@ impl Router {
         }
         let routed: &mut [RoutedExpert] =
             bytemuck::cast_slice_mut(operands.output::<f32>(compute, rows));
-        // Contributions to the residual stream are scaled, here through the weights of the sum.
-        let factor = operands.config.scales.residual * selection.scale;
+        // Contributions to the residual stream are scaled, here through the weights of the sum
+        // unless a linear follows it.
+        let residual = match operands.config.has_expert_latent() {
+            true => 1.0,
+            false => operands.config.scales.residual,
+        };
+        let factor = residual * selection.scale;
         let is_by_token = operands.config.routes_by_token();
         let rules = RouterRules {
             experts: count,
@@ -203,6 +208,7 @@ pub(super) fn run<T: Element>(
     let bias = if places.is_none() { operands.vector(compute, 0) } else { None };
     let experts = RoutedLinear { routing, n: all / count, k, weight, bias, places, included };
     let input = |index: usize, value| operands.rows::<T>(compute.inputs[index], value, rows);
+    let first = compute.op.reads(operands.config)[0];
     match compute.op {
         Op::ExpertDown if included.is_some() => {
             let outputs = operands.output::<f32>(compute, rows);
@@ -218,17 +224,17 @@ pub(super) fn run<T: Element>(
         Op::ExpertUp if !operands.config.activation.is_gated() => {
             let out = operands.output::<T>(compute, rows);
             let out = linear::ungated(operands.config.activation, out);
-            kernels.expert_linear(&experts, input(0, Value::Normed1), out);
+            kernels.expert_linear(&experts, input(0, first), out);
         }
         Op::ExpertUp => {
             let (gate, out) = (input(2, Value::ExpertGate), operands.output::<T>(compute, rows));
             let limit = linear::limits(operands.config, compute).experts;
             let out = linear::gated(operands.config.activation, limit, gate, out);
-            kernels.expert_linear(&experts, input(0, Value::Normed1), out);
+            kernels.expert_linear(&experts, input(0, first), out);
         }
         _ => {
             let out = LinearOut::Store(operands.output::<T>(compute, rows));
-            kernels.expert_linear(&experts, input(0, Value::Normed1), out);
+            kernels.expert_linear(&experts, input(0, first), out);
         }
     }
 }
@@ -244,7 +250,7 @@ pub(super) fn combine(kernels: &Kernels, operands: &Operands<'_>, compute: &Comp
         hidden.fill(0.0);
     }
     let routing = Routing { experts: count, top_k: per_token, routed };
-    kernels.combine_experts(&routing, operands.config.hidden_size, outputs, hidden);
+    kernels.combine_experts(&routing, operands.config.expert_row_size(), outputs, hidden);
 }
 
 #[cfg(test)]

@@ -194,7 +194,7 @@ fn written<'a, N: Pod>(operands: &Operands<'a>, compute: &Compute, rows: usize) 
 }
 
 /// Returns the destination of the results.
-fn output<'a, T: Element>(
+pub(super) fn output<'a, T: Element>(
     operands: &Operands<'a>,
     compute: &Compute,
     rows: usize,

@@ -13,6 +13,7 @@ mod copy_span;
 mod decompress;
 mod delta;
 mod expert_cache;
+mod expert_latent;
 mod experts;
 mod grammar_matchers;
 mod indexed;

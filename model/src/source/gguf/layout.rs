@@ -51,7 +51,8 @@ fn other_pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice>> {
             Some((0..config.num_heads).map(piece).collect())
         }
         (Op::ExpertGate | Op::ExpertUp, _, Some(Experts { count, ffn_size, .. })) => {
-            let all = whole("ffn_gate_up_exps", vec![count, 2 * ffn_size, config.hidden_size]);
+            let all =
+                whole("ffn_gate_up_exps", vec![count, 2 * ffn_size, config.expert_row_size()]);
             let first = if op == Op::ExpertUp { ffn_size } else { 0 };
             let piece = |expert| all.rows_from(2 * expert * ffn_size + first, ffn_size);
             Some((0..count).map(piece).collect())
@@ -215,6 +216,8 @@ fn layer_stem(config: &ModelConfig, op: Op, part: TensorPart) -> Option<&'static
         (Op::ExpertGate, _) => "ffn_gate_exps",
         (Op::ExpertUp, _) => "ffn_up_exps",
         (Op::ExpertDown, _) => "ffn_down_exps",
+        (Op::ExpertLatentDown, _) => "ffn_latent_down",
+        (Op::ExpertLatentUp, _) => "ffn_latent_up",
         _ => return None,
     })
 }
@@ -257,7 +260,8 @@ fn is_of_prediction(config: &ModelConfig, name: &str) -> bool {
     let layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
     let layer = layer.and_then(|(layer, _)| layer.parse::<usize>().ok());
     let has_some = description(config.family).gguf.reads("nextn_predict_layers");
-    has_some && layer.is_some_and(|layer| layer >= config.num_layers)
+    let blocks = block(config, config.num_layers, Op::Norm0);
+    has_some && layer.is_some_and(|layer| layer >= blocks)
 }
 
 /// Returns true for the keys and values of a layer that reads those of another one.

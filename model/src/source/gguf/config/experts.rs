@@ -51,8 +51,10 @@ pub(super) fn experts(
     let dense_ffn = || keys.required_size("feed_forward_length");
     let dense = dense.map(|_| dense_ffn()).transpose()?;
     let scale = gguf.reads(SCALE).then(|| keys.positive_or_none(SCALE)).transpose()?.flatten();
+    let latent_size = gguf.reads(LATENT).then(|| keys.size_or_none(LATENT)).transpose()?.flatten();
     Ok(Some(Experts {
         bias: *bias,
+        latent_size,
         selection: ExpertSelection {
             bias: *selection_bias,
             groups: groups(keys, gguf, count, per_token)?,
@@ -65,6 +67,7 @@ pub(super) fn experts(
 }
 
 const SCALE: &str = "expert_weights_scale";
+const LATENT: &str = "moe_latent_size";
 const GATING: &str = "expert_gating_func";
 
 /// Returns true if scores of experts are sigmoids of their logits: according to the file or, in

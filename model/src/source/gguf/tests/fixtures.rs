@@ -11,7 +11,7 @@ use crate::rope::SequenceLength;
 use crate::source::TensorPart;
 use crate::source::safetensors::SafetensorsSource;
 
-const FIXTURES: [&str; 35] = [
+const FIXTURES: [&str; 36] = [
     "deepseek_v2",
     "gemma3",
     "gemma3_vision",
@@ -34,6 +34,7 @@ const FIXTURES: [&str; 35] = [
     "mistral_small",
     "mixtral",
     "nemotron_h",
+    "nemotron_h_latent",
     "nemotron_h_moe",
     "olmoe",
     "phi3",

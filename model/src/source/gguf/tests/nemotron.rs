@@ -52,6 +52,33 @@ fn blocks_are_halves_of_layers() {
 }
 
 #[test]
+fn experts_have_the_rows_of_their_latent() {
+    let of = |latent: u64, changes: &[(&str, u64)]| {
+        blocks(&|writer| {
+            for (key, size) in [
+                ("expert_count", 4),
+                ("expert_used_count", 2),
+                ("expert_feed_forward_length", FFN as u64),
+                ("expert_shared_feed_forward_length", FFN as u64),
+                ("moe_latent_size", latent),
+            ] {
+                writer.integer(&format!("nemotron_h.{key}"), size);
+            }
+            for (key, size) in changes {
+                writer.integer(&format!("nemotron_h.{key}"), *size);
+            }
+        })
+    };
+    let message = refusal(&of(8, &[]));
+    assert!(message.contains("blk.0.attn_norm.weight"), "the metadata is good: {message}");
+    let message = refusal(&of(1 << 19, &[]));
+    assert!(message.contains("values of an expert's input"), "{message}");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/nemotron_h_latent");
+    let source = GgufSource::open(&folder.join("model.gguf")).expect("a good file");
+    assert_eq!(source.config().experts.expect("experts").latent_size, Some(20));
+}
+
+#[test]
 fn lists_that_no_model_has_are_refused() {
     let ff = FFN as u64;
     let cases: [(&str, MetadataValue, &str); 9] = [
@@ -69,9 +96,6 @@ fn lists_that_no_model_has_are_refused() {
         let message = refusal(&blocks(&|writer| writer.set(key, value.clone())));
         assert!(message.contains(expected), "{key} {value:?}: {message}");
     }
-    let latent = blocks(&|writer| writer.integer("nemotron_h.moe_latent_size", 8));
-    let message = refusal(&latent);
-    assert!(message.contains("moe_latent_size is 8"), "{message}");
     let experts = blocks(&|writer| {
         writer.integer("nemotron_h.expert_count", 4);
         writer.integer("nemotron_h.expert_used_count", 2);
