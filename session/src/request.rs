@@ -84,7 +84,9 @@ pub struct SessionOptions {
     pub drafts_all: bool,
     /// True if the slots of recurrent states have space for drafts.
     pub drafts_over_states: bool,
-    /// Model that drafts them; `None` for prompt lookup.
+    /// True if the model's layer for multi-token prediction drafts them.
+    pub uses_prediction_layer: bool,
+    /// Model that drafts them; `None` for prompt lookup or a layer of the model.
     pub draft_model: Option<ModelChoice>,
     /// Ends the run at the end of stdin, as a signal does.
     pub stop_at_eof: bool,

@@ -137,6 +137,10 @@ impl Op {
             }
             Op::Select | Op::Scores | Op::Softmax | Op::Wv | Op::Attention => None,
             Op::ExpertCombine | Op::Sample => None,
+            // The gains of both norms are stored consecutively.
+            Op::JoinHidden => {
+                Some(WeightShape::new(Some((hidden, 2 * hidden)), [None, Some(2 * hidden)]))
+            }
         }
     }
 

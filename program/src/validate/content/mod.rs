@@ -215,7 +215,7 @@ impl<'a> Walk<'a> {
         }
         let written = expert_portions::writes(compute.op, model, compute.chunk);
         if let (Some(value), Some(output)) = (written, compute.output) {
-            let added = u32::from(compute.op != Op::Embed);
+            let added = u32::from(!compute.op.precedes_layers());
             self.write_value(now, output, now.value(value, at, updates + added));
         }
         Ok(())
@@ -429,7 +429,7 @@ impl<'a> Walk<'a> {
                 let before = &config.layer_ops(layer)[..place];
                 self.additions_before[layer] + additions(config.of_layer(layer), before)
             }
-            None if matches!(op, Op::Embed | Op::PerLayerEmbed) => 0,
+            None if op.precedes_layers() => 0,
             None => self.additions_before[config.num_layers],
         }
     }
