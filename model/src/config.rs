@@ -471,6 +471,10 @@ impl ModelConfig {
     /// Keeps only the first `layers` layers, to run original layers of a large model on a small
     /// machine.
     pub fn keep_layers(&mut self, layers: usize) {
+        if layers < self.num_layers {
+            // It predicts from the hidden states of the last layer.
+            self.features.prediction_layer = None;
+        }
         self.num_layers = self.num_layers.min(layers);
         self.layers.truncate(self.num_layers);
         // Models of kinds have all layers of the model that they are derived from.

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ModelConfig;
 use crate::indexer::Indexer;
+use crate::layers::LayerKind;
+use crate::prediction::HiddenStates;
 use crate::streams::ResidualStreams;
 use crate::unified_kv::UnifiedKv;
 
@@ -38,14 +40,22 @@ pub struct Features {
     /// added.
     #[serde(default)]
     pub streams: Option<ResidualStreams>,
+    /// Kind of the layer for multi-token prediction that follows the last one in the model's files;
+    /// `None` if there is none.
+    #[serde(default)]
+    pub prediction_layer: Option<LayerKind>,
+    /// Whether hidden states enter or leave the model. A property of the run, not of the model.
+    #[serde(default)]
+    pub hidden_states: HiddenStates,
     /// For each kind of layer, the model with its sizes, in which all layers are of that kind;
     /// empty if kinds differ in nothing that operations depend on. Those of
     /// [`ModelConfig::with_kind_models`] alone are true.
     pub kind_models: Vec<ModelConfig>,
 }
 
-/// Leaves out the models of kinds, which repeat the rest, and prints the last fields only if
-/// the model has them; see the keys of stored data at [`ModelConfig`].
+/// Leaves out the models of kinds, which repeat the rest, and what multi-token prediction needs,
+/// and prints the last fields only if the model has them; see the keys of stored data at
+/// [`ModelConfig`].
 impl Debug for Features {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let mut fields = f.debug_struct("Features");

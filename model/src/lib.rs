@@ -26,6 +26,7 @@ pub mod layers;
 pub mod locate;
 pub mod mamba;
 pub mod ops;
+pub mod prediction;
 pub mod quantization;
 pub mod quantized_format;
 pub mod rope;

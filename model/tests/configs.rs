@@ -8,6 +8,7 @@ use std::path::Path;
 use model::config::ModelConfig;
 use model::config_json::{ParsedConfig, parse, parse_with_unknown};
 use model::family::{architectures, layouts};
+use model::prediction::HiddenStates;
 use model::source::TensorId;
 use serde_json::{Map, Value, json};
 
@@ -91,6 +92,22 @@ fn a_head_that_text_and_whole_disagree_on_is_the_checkpoints() {
 }
 
 /// Returns a small LLaMA with an additional field.
+#[test]
+fn layers_for_multi_token_prediction_change_no_key_of_stored_data() {
+    for fixture in ["glm4_moe_mtp", "deepseek_v3_mtp"] {
+        let config = read(&format!("../tests/fixtures/{fixture}/config.json"));
+        let mut config = config.as_object().expect("an object").clone();
+        let mut model = parsed(fixture, &config);
+        config.insert("num_nextn_predict_layers".to_owned(), json!(0));
+        let without = parsed(fixture, &config);
+        assert!(model.prediction_model().is_some() && without.prediction_model().is_none());
+        let key = format!("{without:?}");
+        assert_eq!(format!("{model:?}"), key, "{fixture}");
+        model.features.hidden_states = HiddenStates::Sampled;
+        assert_eq!(format!("{model:?}"), key, "{fixture}");
+    }
+}
+
 fn llama_with(field: &str, value: Value) -> Map<String, Value> {
     let mut config = json!({
         "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 160,

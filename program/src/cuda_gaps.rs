@@ -11,7 +11,7 @@ use crate::map::{ComputeDevice, DeviceMap, OpChunk, layer_list};
 /// Work that the kernels lack because of the format of the caches that it reads and appends to.
 pub const CACHES_OF_8_BITS: &str = "attention over KV caches of 8 bits";
 
-const ABSENT: [Op; 9] = [
+const ABSENT: [Op; 10] = [
     Op::OutGate,
     Op::DeltaConv,
     Op::Delta,
@@ -21,6 +21,7 @@ const ABSENT: [Op; 9] = [
     Op::Mamba,
     Op::SharedGate,
     Op::ExpertLatentUp,
+    Op::JoinHidden,
 ];
 
 /// Operations of Gemma 4 alone.

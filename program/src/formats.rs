@@ -86,9 +86,10 @@ impl WeightFormats {
             Weights::Head if config.tied_embeddings => self.embedding,
             Weights::Head => self.head,
             Weights::PerLayerTable => self.per_layer_table,
-            Weights::Positions | Weights::FinalNorm | Weights::PerLayerProjection => {
-                WeightFormat::Plain
-            }
+            Weights::Positions
+            | Weights::FinalNorm
+            | Weights::PerLayerProjection
+            | Weights::JoinHidden => WeightFormat::Plain,
             Weights::Layer { layer, op } => {
                 let layer = usize::from(layer);
                 let place = config.index_in_layer(layer, op);

@@ -1,5 +1,6 @@
-//! Pooling of hidden states: `Sample` of a run that pools also reads the rows after the final norm,
-//! next to their logits, and adds those of sequences that request it to the step table.
+//! Inputs of operations, among them the hidden states that `Sample` reads next to logits: in a run
+//! that pools, the rows after the final norm, of which it adds those of sequences that request it
+//! to the step table; and for multi-token prediction the residual stream of all rows.
 
 use model::config::ModelConfig;
 use model::ops::{Op, Value};
@@ -16,5 +17,7 @@ pub fn inputs(
     pools: bool,
 ) -> impl Iterator<Item = Value> + use<> {
     let pooled = (op == Op::Sample && pools).then_some(Value::LastNormed);
-    expert_portions::reads(op, config, chunk).iter().copied().chain(pooled)
+    let is_sampled = op == Op::Sample && config.features.hidden_states.are_sampled();
+    let sampled = is_sampled.then_some(Value::Hidden);
+    expert_portions::reads(op, config, chunk).iter().copied().chain(pooled).chain(sampled)
 }

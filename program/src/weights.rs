@@ -16,6 +16,8 @@ pub enum Weights {
     PerLayerTable,
     /// Linear of the embedding to the inputs of all layers, and the gain of its norm.
     PerLayerProjection,
+    /// Linear of the embedding and another model's hidden state, and the gains of their norms.
+    JoinHidden,
     /// Only if it is not tied to the embedding.
     Head,
     Layer {
@@ -31,6 +33,7 @@ impl Weights {
             (Op::Embed, _) => Weights::Embedding,
             (Op::FinalNorm, _) => Weights::FinalNorm,
             (Op::PerLayerEmbed, _) => Weights::PerLayerProjection,
+            (Op::JoinHidden, _) => Weights::JoinHidden,
             (op, Some(layer)) => Weights::Layer { layer, op: op.weights_op() },
             (_, None) => Weights::Head,
         }
@@ -57,6 +60,7 @@ impl Weights {
             Weights::FinalNorm => Op::FinalNorm.weight_bytes_in(config, dtype, format),
             Weights::Head => Op::Head.weight_bytes_in(config, dtype, format),
             Weights::PerLayerProjection => Op::PerLayerEmbed.weight_bytes_in(config, dtype, format),
+            Weights::JoinHidden => Op::JoinHidden.weight_bytes_in(config, dtype, format),
             Weights::PerLayerTable => config.features.per_layer_inputs.map_or(0, |inputs| {
                 let (rows, columns) = (inputs.vocab_size, inputs.row_elements());
                 align_up(match format {
@@ -79,6 +83,7 @@ impl Weights {
             Weights::Head => "weights.head".to_owned(),
             Weights::PerLayerTable => "weights.per_layer_table".to_owned(),
             Weights::PerLayerProjection => "weights.per_layer_embed".to_owned(),
+            Weights::JoinHidden => "weights.join_hidden".to_owned(),
             Weights::Layer { layer, op } => {
                 format!("weights.layer{layer}.{}", op.name(config.family))
             }

@@ -44,6 +44,9 @@ impl SequenceRef<'_> {
 /// Part of a sequence that a copy contains, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopiedTokens {
+    /// Number of leading tokens of the sequence that the copy leaves out. Those are not counted by
+    /// the other fields.
+    pub skipped: usize,
     /// Number of leading tokens that the copy contains already.
     pub copied: usize,
     /// Number of leading tokens whose keys and values are in the draft model's caches.
@@ -68,11 +71,12 @@ pub fn offer_copy(
 ) -> bool {
     let (table, batch, slot) = (copy.table, copy.batch, copy.slot);
     assert_eq!(slot_state(table, batch, slot), SlotState::Free, "slot {slot} of a draft model");
-    let prompt_len = (sequence.field(Field::PromptLen) as usize).min(part.tokens);
+    let prompt_len = sequence.field(Field::PromptLen) as usize;
+    let prompt_len = prompt_len.saturating_sub(part.skipped).min(part.tokens);
     copy.set_field(Field::PromptLen, prompt_len as u32);
     let tokens = sequence.table.tokens(sequence.batch, sequence.slot);
     for position in part.copied..part.tokens {
-        let token = tokens.get(position);
+        let token = tokens.get(part.skipped + position);
         if token as usize >= vocab_size {
             copy.set_field(Field::PromptLen, 0);
             return false;
@@ -116,9 +120,10 @@ pub fn take_drafts(
     vocab_size: usize,
 ) -> (usize, usize) {
     let generated = sequence.field(Field::Generated) as usize;
-    let drafted = (0..drafts).map(|draft| {
-        (generated + draft, copy.table.output(copy.batch, copy.slot, generated + draft))
-    });
+    // The copy may count some new tokens less, if it leaves out the prompt.
+    let first = (copy.field(Field::Generated) as usize).saturating_sub(drafts);
+    let drafted = (0..drafts)
+        .map(|draft| (generated + draft, copy.table.output(copy.batch, copy.slot, first + draft)));
     let valid = drafted.take_while(|(_, token)| (*token as usize) < vocab_size);
     let mut count = 0;
     for (place, token) in valid {

@@ -16,11 +16,27 @@ const INITIAL_ACCEPTANCE: f32 = 0.5;
 /// Estimated probability that a draft of a predicted answer is accepted before any was.
 const PREDICTED_ACCEPTANCE: f32 = 0.8;
 
+/// Hidden states of a sequence after a step: the residual stream after the last layer.
+#[derive(Debug, Clone, Copy)]
+pub struct HiddenRows<'a> {
+    pub slot: usize,
+    /// Position of the first row.
+    pub first: usize,
+    /// `[rows, hidden_size]`, without rows of refused drafts.
+    pub rows: &'a [f32],
+    /// True if a token was drawn from the last row.
+    pub is_drawn: bool,
+}
+
 /// Source of drafted tokens.
 pub trait Drafter: Debug + Send {
     /// Drafts tokens of the running sequences of a batch: up to `drafts` of each, which are written
     /// to its output after the sampled tokens. Sets `drafts` to their number.
     fn draft(&mut self, table: &StepTable, batch: usize, sequences: &mut [Sequence]);
+
+    /// Takes hidden states of a sequence that has not ended, once their step is recorded. Called
+    /// in runs whose samples read them, before [`Drafter::draft`].
+    fn take_hidden(&mut self, _table: &StepTable, _batch: usize, _hidden: HiddenRows<'_>) {}
 }
 
 /// Drafts tokens of the running sequences of a batch, if the table permits drafts: those of a

@@ -1,5 +1,5 @@
-//! Draft model of a serving run: a smaller model with the same vocabulary, which the worker that
-//! samples computes on the CPU.
+//! Draft model of a serving run: a smaller model with the same vocabulary, or the model's layer for
+//! multi-token prediction, which the worker that samples computes on the CPU.
 
 use anyhow::Context;
 use engine::serving::draft_obstacle;
@@ -37,8 +37,8 @@ pub(super) struct DraftCaches {
 
 /// A draft model whose files were read, except for its weights.
 pub(super) struct DraftModel {
-    /// Name on the command line.
-    name: String,
+    /// Option on the command line.
+    option: String,
     model: ModelHandle,
 }
 
@@ -48,21 +48,24 @@ impl DraftModel {
     /// # Errors
     /// A model that cannot be read, or whose vocabulary is another one.
     pub(super) fn open(session: &Session<'_>) -> anyhow::Result<Option<DraftModel>> {
+        if session.options.uses_prediction_layer {
+            let option = "--speculate mtp".to_owned();
+            let model = session.model.prediction_layer()?;
+            return Ok(Some(DraftModel { option, model }));
+        }
         let Some(choice) = &session.options.draft_model else { return Ok(None) };
-        let mut model = ModelHandle::open(choice, session.options.seed)
-            .with_context(|| format!("--draft-model {}", choice.name))?;
+        let option = format!("--draft-model {}", choice.name);
+        let mut model =
+            ModelHandle::open(choice, session.options.seed).with_context(|| option.clone())?;
         if model.config.layers.has_states() {
             // A draft of this model depends on its earlier ones, which its states would contain.
-            let name = &choice.name;
-            let sentence = format!(
-                "--draft-model {name} is not possible: the model has layers with a recurrent state"
-            );
+            let sentence =
+                format!("{option} is not possible: the model has layers with a recurrent state");
             return Err(ArgumentError(sentence).into());
         }
         model.config.layers.set_draft_positions(session.options.max_drafts as usize);
-        check_vocabulary(session.model, &model)
-            .with_context(|| format!("--draft-model {}", choice.name))?;
-        Ok(Some(DraftModel { name: choice.name.clone(), model }))
+        check_vocabulary(session.model, &model).with_context(|| option.clone())?;
+        Ok(Some(DraftModel { option, model }))
     }
 
     /// Returns the session without the memory that the draft model takes.
@@ -78,13 +81,14 @@ impl DraftModel {
         let (shape, map) = (self.shape(session, caches), self.map(session));
         let found = footprint(&self.model.config, &shape, &map, None);
         let draft_bytes = Budget::from(self.named(found)?).dram_bytes(limits);
+        let draft_bytes = draft_bytes + self.hidden_bytes(&shape);
         let all_bytes = dram_bytes(session);
         let Some(dram_bytes) = all_bytes.checked_sub(draft_bytes) else {
             let mib = |bytes: u64| bytes.div_ceil(1 << 20);
             let sentence = format!(
-                "--draft-model {}: it requires {} MiB of {} MiB of host memory. Use fewer --slots, \
-                 a smaller --context or a smaller draft model",
-                self.name,
+                "{}: it requires {} MiB of {} MiB of host memory. Use fewer --slots, a smaller \
+                 --context or a smaller draft model",
+                self.option,
                 mib(draft_bytes),
                 mib(all_bytes)
             );
@@ -109,7 +113,7 @@ impl DraftModel {
             compile(&self.model.config, &self.shape(session, caches), &self.map(session));
         let plan = self.named(compiled)?;
         if let Some(obstacle) = draft_obstacle(&plan, session.options.max_drafts) {
-            let sentence = format!("--draft-model {} is not possible: {obstacle}", self.name);
+            let sentence = format!("{} is not possible: {obstacle}", self.option);
             return Err(ArgumentError(sentence).into());
         }
         program::validate::validate(&plan)
@@ -119,7 +123,16 @@ impl DraftModel {
 
     /// Returns the result with the draft model named in its error.
     fn named<T>(&self, result: Result<T, CompileError>) -> anyhow::Result<T> {
-        result.with_context(|| format!("--draft-model {}", self.name))
+        result.with_context(|| self.option.clone())
+    }
+
+    /// Returns the number of bytes of the hidden states that the model reads.
+    fn hidden_bytes(&self, shape: &RunShape) -> u64 {
+        if !self.model.config.features.hidden_states.are_joined() {
+            return 0;
+        }
+        let positions = u64::from(shape.kv_pages) * u64::from(shape.page_positions);
+        positions * (self.model.config.hidden_size * shape.dtype.size_bytes()) as u64
     }
 
     /// Returns the shape of the draft model's run, whose slots share the pages of its caches.

@@ -1,7 +1,7 @@
 //! A model as a run needs it: its configuration, the location of its weights, and its tokenizer.
 
 use std::cell::OnceCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -9,6 +9,7 @@ use grammar::{Grammar, GrammarSet, Vocabulary};
 use model::config::ModelConfig;
 use model::generation::GenerationDefaults;
 use model::locate::{LocatedModel, ModelQuery, SearchPaths, WeightsLocation, locate};
+use model::prediction::HiddenStates;
 use model::quantization::Quantization;
 use model::quantized_format::WeightFormat;
 use model::source::gguf::GgufSource;
@@ -22,6 +23,7 @@ use tokenizer_host::codec::ProcessCodec;
 use tokenizer_host::message::TextSource;
 use tokenizer_host::process::TextLimits;
 
+use super::argument_error::ArgumentError;
 use super::expanded_weights::{ExpandedWeights, QuantisedMatrices};
 use super::weights_identity::{weight_files, weights_identity};
 use crate::request::{ModelChoice, SessionOptions};
@@ -76,13 +78,70 @@ impl ModelHandle {
     /// Opens the model of a session, whose caches and states keep what is drafted.
     ///
     /// # Errors
-    /// Fails like [`ModelHandle::open`].
+    /// Fails like [`ModelHandle::open`], or like [`ModelHandle::prediction_layer`] if that drafts.
     pub fn of_session(options: &SessionOptions) -> anyhow::Result<ModelHandle> {
         let mut model = ModelHandle::open(&options.model, options.seed)?;
         if options.drafts_over_states || !model.config.layers.has_states() {
             model.config.layers.set_draft_positions(options.max_drafts as usize);
         }
+        if options.uses_prediction_layer {
+            let has_layer = model.config.features.prediction_layer.is_some();
+            if let Some(layers) = options.model.layers.filter(|_| !has_layer) {
+                let sentence = format!(
+                    "--speculate mtp: no layer for multi-token prediction follows --layers \
+                     {layers}; use all layers of a model that has one"
+                );
+                return Err(ArgumentError(sentence).into());
+            }
+            model.prediction_layer()?;
+            model.config.features.hidden_states = HiddenStates::Sampled;
+        }
         Ok(model)
+    }
+
+    /// Returns the layer for multi-token prediction in the model's files, as a model of its own
+    /// without a tokenizer.
+    ///
+    /// # Errors
+    /// Files or a family without such a layer.
+    pub fn prediction_layer(&self) -> anyhow::Result<ModelHandle> {
+        let name = &self.config.name;
+        let refusal = |reason: &str| {
+            let instead = "use --speculate ngram or --draft-model";
+            ArgumentError(format!("--speculate mtp: {name} {reason}; {instead}"))
+        };
+        if matches!(self.weights, WeightsOrigin::Gguf { .. }) {
+            let reason = "is a GGUF file, whose layers for multi-token prediction are not read \
+                          (those of safetensors files of GLM-4.5 to 4.7 and DeepSeek V3 are)";
+            return Err(refusal(reason).into());
+        }
+        let config = self.config.prediction_model().ok_or_else(|| {
+            refusal(
+                "has no layer for multi-token prediction that is supported (safetensors files of \
+                 GLM-4.5 to 4.7 and DeepSeek V3 have one)",
+            )
+        })?;
+        let mut stored_formats = WeightFormats::plain(&config);
+        let mut quantised = QuantisedMatrices::default();
+        if let WeightsOrigin::Safetensors { directory } = &self.weights {
+            let source = SafetensorsSource::open(Path::new(directory), &config)?;
+            let joining = source.shape(TensorId::JoinHidden { part: TensorPart::Matrix });
+            if let Err(error @ SourceError::Missing { .. }) = joining {
+                return Err(refusal(&format!("lacks its layer ({error})")).into());
+            }
+            if quantization(Path::new(directory))? != Quantization::None {
+                (stored_formats, quantised) = find_stored_formats(&source, &config)?;
+            }
+        }
+        Ok(ModelHandle {
+            config,
+            weights: self.weights.clone(),
+            stored_formats,
+            quantised,
+            weight_files: Vec::new(),
+            tokenizer_source: None,
+            codec: OnceCell::new(),
+        })
     }
 
     /// Returns the tokenizer and chat template of the model; `None` if it only accepts token ids.
@@ -224,7 +283,7 @@ fn open_checkpoint(located: LocatedModel, seed: u64) -> anyhow::Result<ModelHand
             if quantization(directory)? != Quantization::None {
                 let source = SafetensorsSource::open(directory, &config)?;
                 source.notice().iter().for_each(|notice| eprintln!("{}: {notice}", located.name));
-                (stored, quantised) = stored_formats(&source, &config)?;
+                (stored, quantised) = find_stored_formats(&source, &config)?;
             }
             let files = weight_files(directory);
             let directory = directory.to_string_lossy().into_owned();
@@ -247,11 +306,11 @@ fn open_checkpoint(located: LocatedModel, seed: u64) -> anyhow::Result<ModelHand
     })
 }
 
-fn open_gguf(located: &LocatedModel, path: &std::path::Path) -> anyhow::Result<ModelHandle> {
+fn open_gguf(located: &LocatedModel, path: &Path) -> anyhow::Result<ModelHandle> {
     let source = GgufSource::open(path)?;
     let mut config = source.config().clone();
     config.name.clone_from(&located.name);
-    let (stored, quantised) = stored_formats(&source, &config)?;
+    let (stored, quantised) = find_stored_formats(&source, &config)?;
     let weights = WeightsOrigin::Gguf { path: path.to_string_lossy().into_owned() };
     let weight_files = source.files();
     let tokenizer_source = Some(TextSource::Gguf { path: path.to_owned() });
@@ -269,7 +328,7 @@ fn open_gguf(located: &LocatedModel, path: &std::path::Path) -> anyhow::Result<M
 
 /// Returns the format in which a file stores each matrix, as far as kernels support it, and the
 /// elements of its quantised matrices.
-fn stored_formats(
+fn find_stored_formats(
     source: &dyn WeightSource,
     config: &ModelConfig,
 ) -> anyhow::Result<(WeightFormats, QuantisedMatrices)> {
@@ -317,9 +376,9 @@ pub fn open_weights(
     use model::source::dummy::DummySource;
     Ok(match from {
         WeightsOrigin::Safetensors { directory } => {
-            Box::new(SafetensorsSource::open(std::path::Path::new(directory), config)?)
+            Box::new(SafetensorsSource::open(Path::new(directory), config)?)
         }
-        WeightsOrigin::Gguf { path } => Box::new(GgufSource::open(std::path::Path::new(path))?),
+        WeightsOrigin::Gguf { path } => Box::new(GgufSource::open(Path::new(path))?),
         WeightsOrigin::Dummy { seed } | WeightsOrigin::DummyRandomRouting { seed } => {
             Box::new(DummySource::new(config.clone(), *seed))
         }

@@ -11,12 +11,12 @@ use program::plan::RunShape;
 
 use super::argument_error::ArgumentError;
 use super::machine_plan::{self, MachinePlanner};
-use crate::request::{ModelChoice, PlanWorkload, PlannedSpeculation};
+use crate::request::{PlanWorkload, PlannedDrafter, PlannedSpeculation};
 use crate::values::{Batches, BatchesChoice, CompressChoice};
 
-/// Costs of a draft model.
+/// Costs of a source of drafts.
 #[derive(Debug, Clone, Copy, Default)]
-struct DraftModelCosts {
+struct DrafterCosts {
     /// Duration of a step, which drafts a token of every sequence.
     step_ns: f64,
     /// Host memory for its weights and caches.
@@ -35,12 +35,7 @@ impl MachinePlanner<'_> {
         speculation: &PlannedSpeculation,
     ) -> anyhow::Result<SpeculativePlan> {
         let plan = &chosen.plan;
-        let draft_model = match &speculation.draft_model {
-            Some(model) => self
-                .draft_model_costs(model, &plan.shape)
-                .with_context(|| format!("--draft-model {}", model.name))?,
-            None => DraftModelCosts::default(),
-        };
+        let drafter = self.drafter_costs(&speculation.drafter, &plan.shape)?;
         let formats = Formats {
             weights: plan.map.weight_formats.clone(),
             kv: plan.map.kv_format,
@@ -49,9 +44,9 @@ impl MachinePlanner<'_> {
         let assumed = AssumedDrafts {
             acceptance: speculation.acceptance,
             max_drafts: speculation.max_drafts,
-            draft_step_ns: draft_model.step_ns,
+            draft_step_ns: drafter.step_ns,
         };
-        let dram_bytes = self.limits.dram_bytes.saturating_sub(draft_model.dram_bytes);
+        let dram_bytes = self.limits.dram_bytes.saturating_sub(drafter.dram_bytes);
         let beside = self.with_limits(MemoryLimits { dram_bytes, ..self.limits });
         let (batches, batch_size) = (plan.shape.batches, plan.shape.batch_size);
         let found = beside.with_question(&formats, batch_size, |question| {
@@ -61,16 +56,45 @@ impl MachinePlanner<'_> {
         Ok(found?)
     }
 
-    /// Returns the costs of a draft model that runs on the CPU, for as many sequences as a run has.
-    fn draft_model_costs(
+    /// Returns the costs of a source of drafts for as many sequences as a run has.
+    fn drafter_costs(
         &self,
-        draft_model: &ModelChoice,
+        drafter: &PlannedDrafter,
         run: &RunShape,
-    ) -> anyhow::Result<DraftModelCosts> {
+    ) -> anyhow::Result<DrafterCosts> {
+        match drafter {
+            PlannedDrafter::Free => Ok(DrafterCosts::default()),
+            PlannedDrafter::Model(choice) => {
+                let open = || {
+                    let model = choice.clone();
+                    let workload = PlanWorkload { model, ..self.workload.clone() };
+                    let draft_model = machine_plan::open(&workload)?.config;
+                    check_suits(self.config, &draft_model)?;
+                    self.cpu_costs(&draft_model, run)
+                };
+                open().with_context(|| format!("--draft-model {}", choice.name))
+            }
+            PlannedDrafter::PredictionLayer => {
+                let layer = self.config.prediction_model().ok_or_else(|| {
+                    ArgumentError(format!(
+                        "{} has no layer for multi-token prediction that is supported; use \
+                         --speculate ngram or --draft-model",
+                        self.config.name
+                    ))
+                });
+                layer
+                    .map_err(anyhow::Error::from)
+                    .and_then(|layer| self.cpu_costs(&layer, run))
+                    .context("--speculate mtp")
+            }
+        }
+    }
+
+    /// Returns the costs of a model on the CPU that drafts.
+    fn cpu_costs(&self, config: &ModelConfig, run: &RunShape) -> anyhow::Result<DrafterCosts> {
         let sequences = u32::from(run.batches) * u32::from(run.batch_size);
         let size = u16::try_from(sequences).context("too many sequences for a draft model")?;
         let workload = PlanWorkload {
-            model: draft_model.clone(),
             compress: Some(CompressChoice::None),
             batches: BatchesChoice::Fixed(Batches { count: 1, size }),
             policy: PolicyName::CpuOnly,
@@ -79,12 +103,10 @@ impl MachinePlanner<'_> {
             speculation: None,
             ..self.workload.clone()
         };
-        let model = machine_plan::open(&workload)?;
-        check_suits(self.config, &model.config)?;
-        let planner = MachinePlanner::new(&workload, self.machine, &model.config);
+        let planner = MachinePlanner::new(&workload, self.machine, config);
         let (chosen, _) = planner.choose_placement()?;
         let dram_bytes = Budget::from_plan(&chosen.plan).dram_bytes(&planner.limits);
-        Ok(DraftModelCosts { step_ns: chosen.steady.step_ns(), dram_bytes })
+        Ok(DrafterCosts { step_ns: chosen.steady.step_ns(), dram_bytes })
     }
 }
 

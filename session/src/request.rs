@@ -84,7 +84,9 @@ pub struct SessionOptions {
     pub drafts_all: bool,
     /// True if the slots of recurrent states have space for drafts.
     pub drafts_over_states: bool,
-    /// Model that drafts them; `None` for prompt lookup.
+    /// True if the model's layer for multi-token prediction drafts them.
+    pub uses_prediction_layer: bool,
+    /// Model that drafts them; `None` for prompt lookup or a layer of the model.
     pub draft_model: Option<ModelChoice>,
     /// Ends the run at the end of stdin, as a signal does.
     pub stop_at_eof: bool,
@@ -217,11 +219,21 @@ pub struct PlanWorkload {
     pub speculation: Option<PlannedSpeculation>,
 }
 
+/// Source of drafts, as far as their cost depends on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlannedDrafter {
+    /// Drafts that take no time, such as those of prompt lookup.
+    Free,
+    /// A model on the CPU.
+    Model(ModelChoice),
+    /// The model's layer for multi-token prediction, on the CPU.
+    PredictionLayer,
+}
+
 /// Speculative decoding whose gain is predicted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedSpeculation {
-    /// Model that drafts on the CPU; `None` for drafts that take no time.
-    pub draft_model: Option<ModelChoice>,
+    pub drafter: PlannedDrafter,
     /// Maximum number of drafted tokens of a sequence in a step, at least 1.
     pub max_drafts: u32,
     /// Probability that a draft is accepted if those before it are.

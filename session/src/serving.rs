@@ -11,6 +11,7 @@ use engine::serving::{CompileGrammarFn, ServingEngine, ServingOptions, StepTime,
 use grammar::GrammarSet;
 use planner::policy::name::PolicyName;
 use program::compile::{CompileError, compile};
+use program::map::ComputeDevice;
 use program::plan::{Plan, RunShape};
 use protocol::messages::StagedCopyConfig;
 use scheduler::hybrid::SchedulingPolicy;
@@ -192,8 +193,20 @@ fn start_engine(
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
     let (max_drafts, drafts_all) = (session.options.max_drafts, session.options.drafts_all);
     if let Some(obstacle) = draft_obstacle(&plan, max_drafts).filter(|_| drafts_all) {
-        let option = if draft_model.is_some() { "--draft-model" } else { "--speculate ngram" };
+        let option = match draft_model.is_some() {
+            _ if session.options.uses_prediction_layer => "--speculate mtp",
+            true => "--draft-model",
+            false => "--speculate ngram",
+        };
         return Err(ArgumentError(format!("{option} is not possible: {obstacle}")).into());
+    }
+    let samples_on_device = plan.map.prefill.head == ComputeDevice::Gpu;
+    let is_on_cuda = is_cuda(session.options.device) && samples_on_device;
+    if session.options.uses_prediction_layer && is_on_cuda {
+        // The worker of a device does not copy the hidden states of all rows to the host.
+        let sentence = "--speculate mtp is not possible: a CUDA device samples; use --policy \
+                        cpu-only, --speculate ngram or --draft-model";
+        return Err(ArgumentError(sentence.to_owned()).into());
     }
     let hardware = Hardware::resolve(session, plan.map.uses_gpu());
     let caches = draft_caches_of(config, &plan.shape);

@@ -68,6 +68,35 @@ fn arguments() {
     );
 }
 
+/// Drafts of layers for multi-token prediction are refused where there is no such layer.
+#[test]
+fn prediction_layers() {
+    let place = Place::new();
+    let path = |name: &str| fixture(name).to_string_lossy().into_owned();
+    let (input, output) = (place.requests("in.jsonl", &[vec![5, 6]], 2), place.path("out.jsonl"));
+    let [input, output] = [input, output].map(|file| file.to_string_lossy().into_owned());
+    let refused = |model: &str, extra: &[&str], words: &[&str]| {
+        let files = ["--input", &input, "--output", &output];
+        let arguments = ["--model", model, "--speculate", "mtp"];
+        refused(&[&arguments[..], &files, extra].concat(), 2, words);
+    };
+    let (gguf, mtp) = (path("glm4_moe/model.gguf"), path("glm4_moe_mtp"));
+    refused(&llama(), &[], &["--speculate mtp", "no layer for multi-token", "--draft-model"]);
+    refused(&gguf, &[], &["--speculate mtp", "GGUF", "--speculate ngram"]);
+    refused(&mtp, &["--draft-model", "x"], &["--speculate", "--draft-model"]);
+    refused(&mtp, &["--layers", "1"], &["--speculate mtp", "--layers 1", "all layers"]);
+    let select = ["--kv-select", "alpha=4,max=0.2"];
+    refused(&mtp, &select, &["--speculate mtp", "--kv-select"]);
+    // Converted files often leave the layer out.
+    let model = place.path("model");
+    std::fs::create_dir(&model).expect("a folder");
+    for (from, name) in [("deepseek_v3_mtp", "config.json"), ("deepseek_v3", "model.safetensors")] {
+        std::fs::copy(fixture(from).join(name), model.join(name)).expect("copied");
+    }
+    let model = model.to_string_lossy();
+    refused(&model, &[], &["--speculate mtp", "lacks", "layers.3.eh_proj", "--draft-model"]);
+}
+
 #[test]
 fn models() {
     refused(&["--model", "no/such-model"], 1, &["no/such-model", "coordinator pull"]);

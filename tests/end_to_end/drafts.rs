@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::batches::Batch;
-use crate::command::{Place, fixture, runs_all_cases};
+use crate::command::{Place, fixture, golden, ids, runs_all_cases};
 use crate::hostile::from_environment;
 use crate::serve::{Served, workers_of_any};
 use crate::tools::{CHAT, model_with_tools, tools};
@@ -335,7 +335,11 @@ fn cases(place: &Place) -> Vec<Case> {
     // The context is within the windows.
     let within = ["gpt_oss", "gemma3"];
     let within = within.map(|name| of_fixture(long_model(place, name), drafts[0], true));
-    attending.chain(overwriting).chain([by_default]).chain(within).collect()
+    // Layers for multi-token prediction.
+    let predict = ["--speculate", "mtp", "--draft-max", "4"];
+    let predicting = ["glm4_moe_mtp", "deepseek_v3_mtp"];
+    let predicting = predicting.map(|name| of_fixture(fixture(name), &predict, true));
+    attending.chain(overwriting).chain([by_default]).chain(within).chain(predicting).collect()
 }
 
 #[test]
@@ -345,9 +349,10 @@ fn drafts_change_no_answer() {
     let first_seed = from_environment("TANDEM_FUZZ_SEED").unwrap_or(1);
     let mut cases = cases(&place);
     if !runs_all_cases() {
-        // Prompt lookup, predictions alone, a draft model with a worker that is killed, and states.
+        // Prompt lookup, predictions alone, a draft model with a worker that is killed, states, and
+        // a layer for multi-token prediction.
         let mut index = 0..;
-        cases.retain(|_| matches!(index.next(), Some(0 | 7 | 5 | 18)));
+        cases.retain(|_| matches!(index.next(), Some(0 | 7 | 5 | 18 | 27)));
     }
     let count = requests.div_ceil(cases.len() as u64) as usize;
     let mut counts = [0; 2];
@@ -359,6 +364,37 @@ fn drafts_change_no_answer() {
     println!("{} requests, drafts accepted and refused: {counts:?}", count * cases.len());
     // Few servers may measure rows that are too slow to be worth a draft.
     assert!(!runs_all_cases() || counts[0] > 0 && counts[1] > 0, "{counts:?}");
+}
+
+/// The lines of a job whose model has a layer for multi-token prediction are those of transformers,
+/// and a few of its drafts are verified.
+#[test]
+fn prediction_layers_change_no_line_of_a_job() {
+    let place = Place::new();
+    for (name, same) in [("glm4_moe_mtp", "glm4_moe"), ("deepseek_v3_mtp", "deepseek_v3")] {
+        let golden = golden(same);
+        let prompts: Vec<Vec<u32>> =
+            golden["prompts"].as_array().expect("prompts").iter().map(ids).collect();
+        let expected: Vec<Vec<u32>> =
+            golden["tokens"].as_array().expect("tokens").iter().map(ids).collect();
+        let input = place.requests("in.jsonl", &prompts, 32);
+        let report = place.path("report.json");
+        let report_path = report.to_str().expect("UTF-8");
+        let common = ["--dtype", "f32", "--speculate", "mtp", "--draft-max", "3"];
+        let verified = |options: &[&str]| {
+            let options = [&common[..], &["--report", report_path], options].concat();
+            let found = place.answers(&fixture(name), &input, &options);
+            assert_eq!(found, expected, "{name} {options:?}");
+            let report = std::fs::read(&report).expect("a report");
+            let report: Value = serde_json::from_slice(&report).expect("JSON");
+            report["drafts"]["verified"].as_u64().unwrap_or(0)
+        };
+        verified(&["--prefill-chunk", "7", "--batches", "1x3"]);
+        verified(&["--device", "emulated", "--split", "scores:norm1"]);
+        // On a busy machine, rows may be measured as too slow to be worth a draft.
+        let is_verified = (0..5).any(|_| verified(&["--batches", "1x2"]) > 0);
+        assert!(is_verified, "{name}: drafts are verified");
+    }
 }
 
 /// Jobs and batches of a server take predictions; one that is no text has an error line.

@@ -27,6 +27,7 @@ mod expert_list;
 mod grammar_compiler;
 mod grammar_orders;
 mod heartbeat;
+mod hidden_store;
 pub mod lane;
 pub mod lane_executor;
 pub mod load;

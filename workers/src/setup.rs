@@ -17,6 +17,7 @@ use crate::device::{Device, DeviceLane, DeviceLaneSetup, DirectDevice};
 use crate::error::WorkerError;
 use crate::execute::sample::SharedDrafter;
 use crate::execute::{ComputeState, Executor};
+use crate::hidden_store::SharedHiddenStore;
 use crate::lane::{LaneRunner, LaneSetup};
 use crate::lane_executor::LaneExecutor;
 use crate::memory::{Memories, View};
@@ -102,6 +103,15 @@ impl LaneBuildContext<'_> {
     }
 }
 
+/// What the lanes of a worker share in few runs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SharedState<'a> {
+    /// Present in a plan that selects positions.
+    pub(crate) skew: Option<&'a Arc<Skew>>,
+    /// Hidden states that are joined with embeddings, in a model for multi-token prediction.
+    pub(crate) hidden: Option<&'a SharedHiddenStore>,
+}
+
 /// Creates the executor of a lane of the host or of an emulated device.
 ///
 /// # Errors
@@ -115,7 +125,7 @@ pub(crate) unsafe fn lane_executor(
     memories: &Arc<Memories>,
     control: &Control,
     options: &LaneOptions,
-    skew: Option<&Arc<Skew>>,
+    SharedState { skew, hidden }: SharedState<'_>,
 ) -> Result<Box<dyn LaneExecutor>, WorkerError> {
     // SAFETY: one view per lane; it executes its lane's list in order, waits included, and the plan
     // is valid (contract of this function).
@@ -126,7 +136,13 @@ pub(crate) unsafe fn lane_executor(
             let reason = "Weights are on storages, which only storage workers read";
             return Err(WorkerError::Staging { reason: reason.to_owned() });
         }
-        LaneKind::Compute => Some(options.compute_state(&plan, lane)?),
+        LaneKind::Compute => {
+            let state = options.compute_state(&plan, lane)?;
+            Some(match hidden {
+                Some(store) => state.with_hidden(Arc::clone(store)),
+                None => state,
+            })
+        }
         _ => None,
     };
     let executor = Executor::new(lane, plan, view, control, options.variant, compute);
@@ -167,9 +183,10 @@ pub unsafe fn build_lanes(
     let skew = skew(plan, memories, options)?;
     worker_lanes
         .map(|lane| {
-            let skew = skew.as_ref();
+            let shared = SharedState { skew: skew.as_ref(), hidden: None };
             // SAFETY: the contract of this function.
-            let executor = unsafe { lane_executor(lane, plan, memories, control, options, skew) }?;
+            let executor =
+                unsafe { lane_executor(lane, plan, memories, control, options, shared) }?;
             let trace = Some(trace.writer(lane.index())?);
             let setup = LaneSetup {
                 link_bytes_per_s: options.link_bytes_per_s,

@@ -45,6 +45,7 @@ impl SessionArgs {
         let dtype = of_model.dtype.dtype();
         let max_drafts = self.speculation.max_drafts();
         let drafts_all = self.speculation.drafts_all();
+        let uses_prediction_layer = self.speculation.uses_prediction_layer();
         let drafts_over_states = self.speculation.drafts_over_states();
         let draft_model = self.speculation.draft_model.map(|name| ModelChoice {
             name,
@@ -96,6 +97,7 @@ impl SessionArgs {
             max_drafts,
             drafts_all,
             drafts_over_states,
+            uses_prediction_layer,
             draft_model,
             stop_at_eof: self.stop_at_eof,
             verbosity: self.verbosity,

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use scheduler::DRAFTS_MAX;
-use session::request::PlannedSpeculation;
+use session::request::{PlannedDrafter, PlannedSpeculation};
 
 use super::command::config_only_model;
 use super::usage_error::UsageError;
@@ -15,8 +15,9 @@ const DEFAULT_DRAFT_MAX: u32 = 16;
 pub struct SpeculationArgs {
     /// Draft tokens and verify several of them in a step, which changes no answer. Drafts:
     /// prediction (the `prediction` of a request), ngram (also what followed the last tokens where
-    /// they occurred before, in the prompt or the answer) or off [default: prediction for a server,
-    /// off for a job]
+    /// they occurred before, in the prompt or the answer), mtp (also what the layer for multi-token
+    /// prediction in the model's files predicts) or off [default: prediction for a server, off for
+    /// a job]
     #[arg(long, value_name = "DRAFTS", help_heading = "Placement", hide_possible_values = true)]
     #[arg(group = "drafts")]
     pub speculate: Option<Drafts>,
@@ -55,6 +56,7 @@ pub enum Drafts {
     Off,
     Prediction,
     Ngram,
+    Mtp,
 }
 
 impl SpeculationArgs {
@@ -72,8 +74,12 @@ impl SpeculationArgs {
             return Ok(None);
         }
         let acceptance = acceptance.ok_or(UsageError::DraftsWithoutAcceptance)?;
-        let draft_model = self.draft_model.map(|name| config_only_model(name, None));
-        Ok(Some(PlannedSpeculation { draft_model, max_drafts, acceptance }))
+        let drafter = match self.draft_model {
+            Some(name) => PlannedDrafter::Model(config_only_model(name, None)),
+            None if self.uses_prediction_layer() => PlannedDrafter::PredictionLayer,
+            None => PlannedDrafter::Free,
+        };
+        Ok(Some(PlannedSpeculation { drafter, max_drafts, acceptance }))
     }
 
     /// Returns the flag that asks for drafts, if one does.
@@ -107,6 +113,12 @@ impl SpeculationArgs {
 
     /// Returns true if tokens of all sequences are drafted, not only those of predicted answers.
     pub(super) fn drafts_all(&self) -> bool {
-        self.draft_model.is_some() || matches!(self.speculate, Some(Drafts::Ngram))
+        let is_of_all = matches!(self.speculate, Some(Drafts::Ngram | Drafts::Mtp));
+        self.draft_model.is_some() || is_of_all
+    }
+
+    /// Returns true if the model's layer for multi-token prediction drafts.
+    pub(super) fn uses_prediction_layer(&self) -> bool {
+        matches!(self.speculate, Some(Drafts::Mtp))
     }
 }

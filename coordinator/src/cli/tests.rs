@@ -17,7 +17,9 @@ use lab::load::arrivals::Rate;
 use lab::load::slo::Slo;
 use lab::request::{LengthsChoice, TimedReplay, TimedSource};
 use session::exit::Exit;
-use session::request::{PlacementChoice, PromptCacheConfig, RunRequest, RunTask, Verbosity};
+use session::request::{
+    PlacementChoice, PlannedDrafter, PromptCacheConfig, RunRequest, RunTask, Verbosity,
+};
 use session::values::{Batches, BatchesChoice, DeviceChoice};
 
 fn words(line: &str) -> Vec<&str> {
@@ -506,11 +508,15 @@ fn drafts_are_predicted_for_a_described_machine_with_an_acceptance() {
     let of_ngrams = planned(&format!("{described} --speculate ngram --acceptance 0.7"));
     let of_ngrams = of_ngrams.expect("drafts");
     assert_eq!((of_ngrams.max_drafts, of_ngrams.acceptance), (16, 0.7));
-    assert_eq!(of_ngrams.draft_model, None);
+    assert_eq!(of_ngrams.drafter, PlannedDrafter::Free);
     let of_model = "--draft-model llama-3.2-1b --acceptance 1 --draft-max 4";
     let of_model = planned(&format!("{described} {of_model}")).expect("drafts");
     assert_eq!(of_model.max_drafts, 4);
-    assert_eq!(of_model.draft_model.expect("a model").name, "llama-3.2-1b");
+    let is_named =
+        matches!(&of_model.drafter, PlannedDrafter::Model(m) if m.name == "llama-3.2-1b");
+    assert!(is_named, "{of_model:?}");
+    let of_layer = planned(&format!("{described} --speculate mtp --acceptance 0.9"));
+    assert_eq!(of_layer.expect("drafts").drafter, PlannedDrafter::PredictionLayer);
     assert_eq!(planned(described), None);
     assert_eq!(planned(&format!("{described} --speculate off")), None);
     let refused = |rest: &str, expected| {

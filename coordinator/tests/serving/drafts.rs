@@ -5,8 +5,13 @@ use std::time::Duration;
 use engine::serving::{ServingEngine, ServingOptions, StepTime, draft_obstacle};
 use engine_api::serving::{Engine, Sampling};
 use model::config::Dtype;
+use model::prediction::HiddenStates;
+use planner::policy::{DefaultTiers, Policy, device_map};
+use program::compile::compile;
 use program::formats::KvFormat;
 use program::map::DeviceMap;
+use program::topology::MemoryId;
+use program::validate::validate;
 use protocol::messages::{DraftModelSetup, WeightsOrigin};
 use scheduler::StepCostCurve;
 
@@ -37,8 +42,18 @@ fn start_drafting_of(
     ServingEngine::start(options).expect("it starts")
 }
 
-/// Starts a server whose draft model has weights of the given seed, where a step takes a second
-/// however many rows it has, so that all drafts are verified.
+/// Returns the options with drafts of all sequences, and a step that takes a second however many
+/// rows it has, so that all drafts are verified.
+fn where_steps_take_a_second(options: ServingOptions) -> ServingOptions {
+    let mut costs = StepCostCurve::NONE;
+    costs.points[0] = (1, 1_000_000);
+    costs.points[1] = (512, 1_000_000);
+    let step_time = StepTime::Target(Duration::from_secs(3600));
+    let step_costs = Some(costs);
+    ServingOptions { max_drafts: 7, drafts_all: true, step_costs, step_time, ..options }
+}
+
+/// Starts a server whose draft model has weights of the given seed.
 fn start_with_draft_model(
     map: &DeviceMap,
     dtype: Dtype,
@@ -51,18 +66,7 @@ fn start_with_draft_model(
     let plan = common::plan(&common::maps(KvFormat::Plain)[0], dtype, Some(KvLayout::Pages(20)));
     let weights = WeightsOrigin::Dummy { seed };
     options.launch.draft_model = Some(DraftModelSetup { plan, weights, threads: 1 });
-    let mut costs = StepCostCurve::NONE;
-    costs.points[0] = (1, 1_000_000);
-    costs.points[1] = (512, 1_000_000);
-    let step_time = StepTime::Target(Duration::from_secs(3600));
-    let options = ServingOptions {
-        max_drafts: 7,
-        drafts_all: true,
-        step_costs: Some(costs),
-        step_time,
-        ..options
-    };
-    ServingEngine::start(options).expect("it starts")
+    ServingEngine::start(where_steps_take_a_second(options)).expect("it starts")
 }
 
 /// Returns jobs whose prompts repeat what they end with, so that every token is drafted: those of a
@@ -147,6 +151,50 @@ pub(crate) fn draft_models_change_no_answer() {
                 });
                 // Grammars and the ends of answers refuse drafts of the model itself.
                 assert!(shares[0] > 0.1 && shares[0] > 2.0 * shares[1], "{shares:?}");
+            }
+        }
+    }
+}
+
+/// Starts a server that drafts with the layer for multi-token prediction of its model, where a step
+/// takes a second however many rows it has, so that all drafts are verified.
+fn start_with_prediction_layer(map: &DeviceMap, dtype: Dtype, kept: KvLayout) -> ServingEngine {
+    let mut options = common::serving_options(map, dtype, kept, None, Box::new(|_| {}));
+    let plan = common::plan_with_logits(map, dtype, Some(kept), 24);
+    let mut config = plan.config.clone();
+    config.features.prediction_layer = Some(config.layers.kind(0).clone());
+    config.features.hidden_states = HiddenStates::Sampled;
+    let layer = config.prediction_model().expect("a layer");
+    // Some sequences find no pages.
+    let of_pages =
+        common::plan(&common::maps(KvFormat::Plain)[0], dtype, Some(KvLayout::Pages(20)));
+    let tiers = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    let layer_map = device_map(&Policy::CpuOnly, &layer, true, tiers);
+    let compiled = |config, shape, map| {
+        let plan = compile(config, shape, map).expect("it compiles");
+        validate(&plan).expect("it is proved");
+        plan
+    };
+    options.plan = compiled(&config, &plan.shape, map);
+    let plan = compiled(&layer, &of_pages.shape, &layer_map);
+    let weights = WeightsOrigin::Dummy { seed: 11 };
+    options.launch.draft_model = Some(DraftModelSetup { plan, weights, threads: 1 });
+    ServingEngine::start(where_steps_take_a_second(options)).expect("it starts")
+}
+
+/// Layers for multi-token prediction read hidden states wherever the model is computed, of prompts
+/// that are computed in steps, share pages, or are computed again.
+pub(crate) fn prediction_layers_change_no_answer() {
+    for (dtype, kv) in common::dtypes() {
+        for (index, map) in common::maps(kv).into_iter().enumerate() {
+            let jobs = [repetitive_jobs(20), jobs(20)].concat();
+            let expected = common::expected(&map, dtype, &jobs);
+            let layouts = [KvLayout::Extents, KvLayout::Pages(24)];
+            for kept in layouts.into_iter().take(if index == 0 { 2 } else { 1 }) {
+                let engine = start_with_prediction_layer(&map, dtype, kept);
+                check_answers(&engine, &jobs, &expected, &format!("{dtype:?}, {kv:?}, {kept:?}"));
+                let drafts = engine.status().drafts;
+                assert!(drafts.verified > 0, "{drafts:?}");
             }
         }
     }

@@ -25,7 +25,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
 
-const TESTS: [own_main::Test; 34] = [
+const TESTS: [own_main::Test; 35] = [
     ("reasoning_ends_at_its_budget", budgets::reasoning_ends_at_its_budget),
     ("answers_are_those_without_drafts", drafts::answers_are_those_without_drafts),
     ("repetitions_take_fewer_steps", drafts::repetitions_take_fewer_steps),
@@ -35,6 +35,7 @@ const TESTS: [own_main::Test; 34] = [
         drafts::drafts_over_windows_and_states_change_no_answer,
     ),
     ("draft_models_change_no_answer", drafts::draft_models_change_no_answer),
+    ("prediction_layers_change_no_answer", drafts::prediction_layers_change_no_answer),
     ("equal_models_draft_every_token", drafts::equal_models_draft_every_token),
     ("answers_are_those_of_a_batch_job", answers_are_those_of_a_batch_job),
     ("who_leaves_changes_no_other_answer", who_leaves_changes_no_other_answer),

@@ -4,9 +4,12 @@
 
 use super::description::{Architecture, FamilyDescription, GgufExperts, GgufFamily};
 use super::sigmoid_router::{self, RENORMALISED, SHARED, SigmoidRouter};
-use super::{latent_attention, nested};
+use super::{latent_attention, nested, prediction};
 use crate::config::{Family, ModelConfig};
 use crate::config_fields::{ConfigError, ConfigFields};
+
+/// Default number of first layers without experts.
+const DENSE_LAYERS: usize = 3;
 
 pub(super) const FAMILY: FamilyDescription = FamilyDescription {
     is_multimodal: true,
@@ -46,7 +49,8 @@ pub(super) const FAMILY: FamilyDescription = FamilyDescription {
 fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
     fields.only("moe_layer_freq", &serde_json::Value::from(1))?;
     let model = latent_attention::base(Family::DeepseekV3, name, fields)?;
-    SigmoidRouter { dense_layers: 3, renormalise: true }.add_to(model, fields)
+    let router = SigmoidRouter { dense_layers: DENSE_LAYERS, renormalise: true };
+    prediction::with_layer(router.add_to(model, fields)?, fields, DENSE_LAYERS)
 }
 
 /// Parses the text model of `KimiK25ForConditionalGeneration`, which Kimi K2's own code names

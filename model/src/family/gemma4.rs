@@ -14,6 +14,7 @@ use crate::config_rope::{RopeDefaults, rope_of_type};
 use crate::experts::{ExpertScoring, Experts};
 use crate::layers::{CacheSharing, FeedForward, LayerKind, LayerSizes, Layers};
 use crate::ops::Op;
+use crate::prediction::HiddenStates;
 use crate::rope::{Rope, RopeScaling};
 use crate::source::{TensorId, TensorPart};
 
@@ -171,6 +172,8 @@ pub(crate) const FEATURES: Features = Features {
     gates_heads: false,
     unified_kv: None,
     streams: None,
+    prediction_layer: None,
+    hidden_states: HiddenStates::Internal,
     kind_models: Vec::new(),
 };
 

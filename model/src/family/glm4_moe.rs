@@ -3,7 +3,7 @@
 
 use super::description::{Architecture, FamilyDescription, GgufExperts, GgufFamily};
 use super::sigmoid_router::{self, RENORMALISED, SHARED, SigmoidRouter};
-use super::{expert_tensors, llama};
+use super::{expert_tensors, llama, prediction};
 use crate::config::{Family, ModelConfig, QkNorm};
 use crate::config_fields::{ConfigError, ConfigFields};
 use crate::ops::Op;
@@ -11,6 +11,8 @@ use crate::ops::Op;
 /// Default rope base and fraction of each head that is rotated.
 const THETA: f64 = 10_000.0;
 const ROTATED: f64 = 0.5;
+/// Default number of first layers without experts.
+const DENSE_LAYERS: usize = 1;
 
 pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
     &[Architecture { name: "Glm4MoeForCausalLM", model_type: "glm4_moe", config }],
@@ -28,8 +30,6 @@ pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
 
 /// Parses `Glm4MoeForCausalLM`.
 fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
-    // Layers for multi-token prediction, which is not supported.
-    fields.present("num_mtp_layers");
     let defaults =
         llama::Defaults { rotated: ROTATED, can_be_partial: true, ..llama::Defaults::of(THETA) };
     let model = llama::base_with(Family::Glm4Moe, name, fields, defaults)?;
@@ -38,6 +38,6 @@ fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigEr
         qk_norm: fields.flag("use_qk_norm", false)?.then_some(QkNorm::PerHead),
         ..model
     };
-    let router = SigmoidRouter { dense_layers: 1, renormalise: true };
-    router.add_to(model, fields)
+    let router = SigmoidRouter { dense_layers: DENSE_LAYERS, renormalise: true };
+    prediction::with_layer(router.add_to(model, fields)?, fields, DENSE_LAYERS)
 }

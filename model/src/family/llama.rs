@@ -205,6 +205,7 @@ pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<TensorSlice> {
         TensorId::Positions
         | TensorId::PerLayerTable
         | TensorId::PerLayerProjection { .. }
+        | TensorId::JoinHidden { .. }
         | TensorId::FinalNorm { .. } => return Vec::new(),
     };
     whole(config, id, name)

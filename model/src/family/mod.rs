@@ -39,6 +39,7 @@ mod olmoe;
 mod opt;
 mod per_layer_config;
 mod phi3;
+mod prediction;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
@@ -56,6 +57,7 @@ use crate::architecture::missing_features;
 use crate::config::{Family, ModelConfig};
 use crate::config_fields::{ConfigError, ConfigFields};
 use crate::ops::Op;
+use crate::prediction::HiddenStates;
 use crate::source::{TensorId, TensorPart};
 
 macro_rules! descriptions {
@@ -122,6 +124,9 @@ pub fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
         return Vec::new();
     }
     let family = description(config.family);
+    if let HiddenStates::Joined { layer } = config.features.hidden_states {
+        return prediction::layouts(family, config, id, layer);
+    }
     let mut layouts = (family.layouts)(config, id);
     if family.is_multimodal {
         layouts.iter_mut().flatten().for_each(nested::add_multimodal_names);
@@ -138,6 +143,7 @@ pub fn gain_offset(config: &ModelConfig, id: TensorId) -> f32 {
     let op = match id {
         TensorId::FinalNorm { part: TensorPart::Gain } => Op::FinalNorm,
         TensorId::Layer { part: TensorPart::Gain, op, .. } => op,
+        TensorId::JoinHidden { part: TensorPart::Gain } => Op::JoinHidden,
         _ => return 0.0,
     };
     if (description(config.family).lacks_one)(op) { 1.0 } else { 0.0 }

@@ -107,7 +107,8 @@ pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<TensorSlice> {
         TensorId::FinalNorm { part: TensorPart::Bias } => "final_layer_norm.bias".to_owned(),
         TensorId::FinalNorm { part: TensorPart::Matrix }
         | TensorId::PerLayerTable
-        | TensorId::PerLayerProjection { .. } => return Vec::new(),
+        | TensorId::PerLayerProjection { .. }
+        | TensorId::JoinHidden { .. } => return Vec::new(),
         TensorId::Layer { layer, op, part } => match layer_tensor(op, part) {
             Some(tensor) => format!("layers.{layer}.{tensor}"),
             None => return Vec::new(),

@@ -71,7 +71,9 @@ impl Op {
             op if op.is_of_experts() && config.has_parallel_experts() => op.parallel_reads(),
             op if config.features.streams.is_some() && op.is_of_streams() => op.stream_reads(),
             Op::Embed => &[],
-            Op::Norm0 | Op::FinalNorm | Op::StreamMap0 | Op::StreamMap1 => &[Value::Hidden],
+            Op::Norm0 | Op::FinalNorm | Op::StreamMap0 | Op::StreamMap1 | Op::JoinHidden => {
+                &[Value::Hidden]
+            }
             Op::Q if config.query_rank().is_some() => &[Value::QueryLatent],
             Op::QDown | Op::Q | Op::K | Op::V | Op::IndexWeights => &[Value::Normed0],
             Op::IndexQuery => &[Value::QueryLatent],
@@ -244,6 +246,7 @@ impl Op {
             Op::PerLayerGate => Value::PerLayerGated,
             Op::PerLayerOut => Value::Projected2,
             Op::Embed
+            | Op::JoinHidden
             | Op::Out
             | Op::PostNorm0
             | Op::Down
@@ -321,7 +324,8 @@ impl Op {
     /// Returns true if the operation adds to the residual stream in place.
     pub fn adds_to_residual(self, config: &ModelConfig) -> bool {
         let reads_it = self.reads(config).contains(&Value::Hidden);
-        reads_it && self.writes(config) == Some(Value::Hidden)
+        let writes_it = self.writes(config) == Some(Value::Hidden);
+        reads_it && writes_it && self != Op::JoinHidden
     }
 
     /// Returns the gate that the second linear of a gated network is multiplied by; `None` for

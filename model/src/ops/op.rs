@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Family, ModelConfig};
 
-/// An operation of a decoder layer, or one of the four outside the layers. If a layer contains an
+/// An operation of a decoder layer, or one of those outside the layers. If a layer contains an
 /// operation twice, the name includes the instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Op {
@@ -127,6 +127,9 @@ pub enum Op {
     ExpertLatentDown,
     /// Linear of the sum of these experts' outputs.
     ExpertLatentUp,
+    /// Linear of the norms of the embedding and of another model's hidden state, which replaces the
+    /// embedding (multi-token prediction).
+    JoinHidden,
 }
 
 /// One of a layer's two caches. In a layer with a state, `K` contains the inputs of its convolution
@@ -217,6 +220,7 @@ impl Op {
             Op::Compress => "compress",
             Op::ExpertLatentDown => "expert_latent_down",
             Op::ExpertLatentUp => "expert_latent_up",
+            Op::JoinHidden => "join_hidden",
         }
     }
 
@@ -241,6 +245,11 @@ impl Op {
     /// positions, and the selection of those to attend to.
     pub const fn prepares_attention(self) -> bool {
         matches!(self, Op::Compress | Op::Select)
+    }
+
+    /// Returns true for the operations before the first layer.
+    pub const fn precedes_layers(self) -> bool {
+        matches!(self, Op::Embed | Op::PerLayerEmbed | Op::JoinHidden)
     }
 
     /// Returns true if the operation reads its layer's state of a sequence and updates it in place.

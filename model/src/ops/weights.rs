@@ -131,12 +131,18 @@ impl Op {
                     if self == Op::DenseDown { (hidden, ffn) } else { (ffn, hidden) };
                 linear(out, input, config.ffn_bias)
             }
-            Op::Router | Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
-                self.expert_weights(config)
-            }
-            Op::ExpertLatentDown | Op::ExpertLatentUp => self.expert_weights(config),
+            Op::Router
+            | Op::ExpertGate
+            | Op::ExpertUp
+            | Op::ExpertDown
+            | Op::ExpertLatentDown
+            | Op::ExpertLatentUp => self.expert_weights(config),
             Op::Select | Op::Scores | Op::Softmax | Op::Wv | Op::Attention => None,
             Op::ExpertCombine | Op::Unrotate | Op::Sample => None,
+            // The gains of both norms are stored consecutively.
+            Op::JoinHidden => {
+                Some(WeightShape::new(Some((hidden, 2 * hidden)), [None, Some(2 * hidden)]))
+            }
         }
     }
 

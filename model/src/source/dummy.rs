@@ -120,6 +120,7 @@ fn part(id: TensorId) -> TensorPart {
         }
         TensorId::FinalNorm { part }
         | TensorId::PerLayerProjection { part }
+        | TensorId::JoinHidden { part }
         | TensorId::Layer { part, .. } => part,
     }
 }
@@ -133,6 +134,7 @@ fn tensor_number(id: TensorId) -> u64 {
         TensorId::FinalNorm { part } => 4 + part as u64,
         TensorId::PerLayerTable => 8,
         TensorId::PerLayerProjection { part } => 9 + part as u64,
+        TensorId::JoinHidden { part } => 12 + part as u64,
         TensorId::Layer { layer, op, part } => {
             // Six bits of the operation precede those of the layer, and the others follow them.
             let (low, high) = (op as u64 & 63, op as u64 >> 6);

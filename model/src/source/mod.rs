@@ -30,6 +30,8 @@ pub enum TensorId {
     PerLayerTable,
     /// Linear of the embedding for the inputs of each layer, and the gain of its norm.
     PerLayerProjection { part: TensorPart },
+    /// Linear of an embedding and a hidden state, and the gains of their norms.
+    JoinHidden { part: TensorPart },
     /// Tensor of an operation of a layer.
     Layer { layer: usize, op: crate::ops::Op, part: TensorPart },
 }
@@ -41,6 +43,7 @@ impl TensorId {
             self,
             TensorId::FinalNorm { part: TensorPart::Gain | TensorPart::Bias }
                 | TensorId::PerLayerProjection { part: TensorPart::Gain | TensorPart::Bias }
+                | TensorId::JoinHidden { part: TensorPart::Gain | TensorPart::Bias }
                 | TensorId::Layer { part: TensorPart::Gain | TensorPart::Bias, .. }
         )
     }
@@ -69,6 +72,10 @@ impl TensorId {
                 .map(|inputs| (inputs.vocab_size, inputs.row_elements())),
             TensorId::PerLayerProjection { part } => {
                 vector(Op::PerLayerEmbed.weights(config), part)
+            }
+            TensorId::JoinHidden { part } => {
+                let joins = config.features.hidden_states.are_joined();
+                joins.then(|| vector(Op::JoinHidden.weights(config), part))?
             }
             TensorId::Layer { layer, op, part } => {
                 let known = layer < config.num_layers && config.layer_ops(layer).contains(&op);

@@ -134,6 +134,8 @@ pub(crate) const fn sublayer_of(op: Op) -> Option<usize> {
         Op::SharedGate | Op::Down | Op::DenseDown | Op::Fc1 | Op::PostNorm1 | Op::ExpertDown => {
             Some(5)
         }
-        Op::Embed | Op::PerLayerEmbed | Op::FinalNorm | Op::Head | Op::Sample => None,
+        Op::Embed | Op::PerLayerEmbed | Op::JoinHidden | Op::FinalNorm | Op::Head | Op::Sample => {
+            None
+        }
     }
 }

@@ -193,6 +193,9 @@ impl<'a> Buffers<'a> {
         if self.config.features.per_layer_inputs.is_some() {
             all.extend([Weights::PerLayerTable, Weights::PerLayerProjection]);
         }
+        if self.config.features.hidden_states.are_joined() {
+            all.push(Weights::JoinHidden);
+        }
         for layer in 0..self.config.num_layers as u16 {
             let model = self.config.of_layer(layer.into());
             let with_weights = |op: &&Op| op.weights(model).is_some();
@@ -412,7 +415,8 @@ impl<'a> Buffers<'a> {
             Weights::Embedding
             | Weights::Positions
             | Weights::PerLayerTable
-            | Weights::PerLayerProjection => MemoryId::DRAM,
+            | Weights::PerLayerProjection
+            | Weights::JoinHidden => MemoryId::DRAM,
             Weights::Head if self.config.tied_embeddings => MemoryId::DRAM,
             Weights::FinalNorm | Weights::Head => self.map.outer_weights,
             Weights::Layer { layer, op } => self.map.weights_of(self.config, Some(layer), op),

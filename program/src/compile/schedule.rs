@@ -79,7 +79,7 @@ pub(super) fn schedule(
         let mut behind = 0;
         for entry in &mut entries {
             behind = match entry.layer {
-                None if matches!(entry.op, Op::Embed | Op::PerLayerEmbed) => 0,
+                None if entry.op.precedes_layers() => 0,
                 None => config.num_layers as u16,
                 // The host computes attention for the rows that follow.
                 Some(layer) if entry.op.is_attention() && entry.chunk == Some(HOST) => layer + 1,
@@ -109,6 +109,9 @@ fn segments(
     let mut embed = vec![outer(Op::Embed, places.embed)];
     if config.features.per_layer_inputs.is_some() {
         embed.push(outer(Op::PerLayerEmbed, places.embed));
+    }
+    if config.features.hidden_states.are_joined() {
+        embed.push(outer(Op::JoinHidden, places.embed));
     }
     let mut segments: Vec<Vec<Item>> = vec![embed];
     let by_layer = map.schedule != MapSchedule::Overlapped;

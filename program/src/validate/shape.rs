@@ -189,7 +189,8 @@ fn check_compute(
     compute: &Compute,
 ) -> Result<(), String> {
     let op = compute.op;
-    let pools = pools.unwrap_or_else(|| compute.inputs.len() > op.reads(config).len());
+    let pools = pools
+        .unwrap_or_else(|| compute.inputs.len() > inputs(op, compute.chunk, config, false).count());
     let values = inputs(op, compute.chunk, config, pools).count();
     let has_caches = behind_caches || op.updates_state();
     let expected_caches = match op {

@@ -4,6 +4,7 @@
 use crate::common::{Choices, PLAIN, llama, opt, shape, split};
 use model::config::ModelConfig;
 use model::ops::Op;
+use model::prediction::HiddenStates;
 use model::quantized_format::{Grouped, WeightFormat};
 use program::compile::{compile, compile_program, footprint};
 use program::ir::{Compute, Instruction, LaneProgram, Program, ProgramId, Region};
@@ -97,6 +98,23 @@ fn each_is_needed(name: &str, config: &ModelConfig, shape: &RunShape, map: &Devi
     }
     assert!(unneeded.is_empty(), "{name}: these can be left out: {unneeded:#?}");
     dropped
+}
+
+/// Hidden states that `Sample` reads wherever operations are, and those that a layer for multi-token
+/// prediction joins with embeddings.
+#[test]
+fn hidden_states() {
+    let mut config = llama();
+    config.features.prediction_layer = Some(config.layers.kind(0).clone());
+    config.features.hidden_states = HiddenStates::Sampled;
+    let layer = config.prediction_model().expect("a layer");
+    let all = layer_list(&config, 0, None).len();
+    let gpu = Choices { outer: ComputeDevice::Gpu, ..PLAIN };
+    let cpu = Choices { prefill: ComputeDevice::Cpu, ..PLAIN };
+    each_is_needed("sampled, cpu-only", &config, &shape(2, 2), &split(&config, 0, 0, cpu));
+    each_is_needed("sampled, gpu-only", &config, &shape(2, 2), &split(&config, 0, all, gpu));
+    each_is_needed("sampled, split", &config, &shape(2, 2), &split(&config, 3, 8, PLAIN));
+    each_is_needed("joined", &layer, &shape(1, 4), &split(&layer, 0, 0, cpu));
 }
 
 #[test]

@@ -5,9 +5,15 @@
 //! a copy of the sequence that has these further tokens to come, and a group of steps computes
 //! what its caches lack and draws them, with the random numbers of the run. The lane that samples
 //! waits meanwhile. No answer depends on a draft.
+//!
+//! A model for multi-token prediction also reads hidden states of the run (`hidden_states`): row p
+//! of its copy of a sequence has those of position p and the token after it.
 
+mod hidden_states;
 mod measure;
 mod pages;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -19,7 +25,7 @@ use program::step_table::{Field, SlotState};
 use protocol::draft_sequence::{
     CopiedTokens, SequenceRef, common_prefix_len, offer_copy, take_drafts,
 };
-use protocol::drafts::{Drafter, set_acceptance};
+use protocol::drafts::{Drafter, HiddenRows, set_acceptance};
 use protocol::messages::{DraftModelSetup, WorkerSetup};
 use protocol::prompt_lookup::PromptLookup;
 use protocol::release::SERVING_STAGES;
@@ -30,11 +36,13 @@ use shm::{Control, Mapping};
 
 use crate::error::{LaneError, WorkerError};
 use crate::execute::sample::SharedDrafter;
+use crate::hidden_store::{PredictedStates, SharedHiddenStore};
 use crate::lane::{LaneRunner, LaneSetup};
 use crate::load::{LoadError, OpenWeights, load};
 use crate::memory::Memories;
-use crate::setup::{LaneOptions, lane_executor};
+use crate::setup::{LaneOptions, SharedState, lane_executor};
 use crate::stall::StallBounds;
+use hidden_states::HiddenStates;
 use pages::SlotPages;
 
 /// Bound on a group of steps, far above the duration of the longest one.
@@ -60,6 +68,8 @@ pub(crate) struct DraftModel {
     batch_size: usize,
     slots: Vec<DraftSlot>,
     pages: SlotPages,
+    /// Hidden states of the run's sequences, for multi-token prediction.
+    hidden: Option<HiddenStates>,
     /// Costs of a step by its rows.
     costs: StepCostCurve,
     /// Scratch of [`list_step`].
@@ -71,6 +81,10 @@ pub(crate) struct DraftModel {
 struct DraftSlot {
     /// Arrival number and prompt length of the run's sequence; `None` without one.
     sequence: Option<(u32, u32)>,
+    /// Number of leading tokens of the sequence that the copy leaves out.
+    skipped: usize,
+    /// Number of leading tokens of the copy whose hidden states are known.
+    hidden: usize,
     /// Number of leading tokens of the copy that are those of the sequence, as far as is known.
     copied: usize,
     /// Number of leading tokens of the copy whose keys and values are in the caches.
@@ -127,7 +141,11 @@ impl DraftModel {
         load(&plan, &memories, source.as_ref(), variant, pool.threads, &|_, _| {})?;
         let control = Control::create(plan.lanes().len() as u32, plan.table.words() * 4)?;
         let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
-        let lane = spawn_lane(&plan, &memories, &control, variant, pool)?;
+        let joins = plan.config.features.hidden_states.are_joined();
+        let hidden = joins.then(|| HiddenStates::new(&plan, run, &setup.weights, open));
+        let hidden = hidden.transpose()?;
+        let store = hidden.as_ref().map(HiddenStates::store);
+        let lane = spawn_lane(&plan, &memories, &control, store, variant, pool)?;
         let slots = table.batch_size();
         let batch_size = usize::from(run.shape.batch_size);
         assert!(slots >= usize::from(run.shape.batches) * batch_size, "a slot for each of the run");
@@ -141,6 +159,7 @@ impl DraftModel {
             vocab_size: run.config.vocab_size,
             batch_size,
             slots: vec![DraftSlot::default(); slots],
+            hidden,
             costs: StepCostCurve::NONE,
             sequences: Vec::with_capacity(slots),
         };
@@ -163,6 +182,12 @@ impl DraftModel {
         }
     }
 
+    /// Forgets the sequence of a slot.
+    fn clear_slot(&mut self, slot: usize) {
+        self.slots[slot] = DraftSlot::default();
+        self.pages.free(slot);
+    }
+
     /// Returns the slot of a sequence.
     fn slot(&self, batch: usize, slot: usize) -> usize {
         batch * self.batch_size + slot
@@ -178,8 +203,7 @@ impl DraftModel {
             if self.slots[slot].sequence.is_some()
                 && !(is_running && self.slots[slot].sequence == sequence)
             {
-                self.slots[slot] = DraftSlot::default();
-                self.pages.free(slot);
+                self.clear_slot(slot);
             }
         }
     }
@@ -201,12 +225,14 @@ impl DraftModel {
         let state = &mut self.slots[slot];
         state.sequence = Some((original.field(Field::Arrival), prompt_len));
         let (all, drafts) = (sequence.num_tokens as usize, sequence.drafts as usize);
+        let all = all.saturating_sub(state.skipped);
         let max_context = self.plan.shape.max_context as usize;
-        if state.is_unsupported || max_rows == 0 || all + drafts > max_context {
+        let lacks_states = self.hidden.is_some() && (all == 0 || state.hidden != all);
+        if state.is_unsupported || lacks_states || max_rows == 0 || all + drafts > max_context {
             return 0;
         }
         let known = state.computed.min(all - 1);
-        let computed = match known > prompt_len as usize {
+        let computed = match known > prompt_len as usize && self.hidden.is_none() {
             true => common_prefix_len(original, copy, state.copied.min(known), known),
             false => known,
         };
@@ -218,7 +244,8 @@ impl DraftModel {
         if !self.pages.reserve(&self.table, slot, tokens + drafts) {
             return 0;
         }
-        let part = CopiedTokens { copied: computed, computed, tokens, drafts };
+        let skipped = state.skipped;
+        let part = CopiedTokens { skipped, copied: computed, computed, tokens, drafts };
         if !offer_copy(original, copy, part, self.plan.config.vocab_size) {
             state.is_unsupported = true;
             return 0;
@@ -262,9 +289,16 @@ impl Drafter for DraftModel {
             let original = SequenceRef { table, batch, slot: sequence.slot as usize };
             let copy = SequenceRef { table: &self.table, batch: 0, slot };
             let (drafts, computed) = take_drafts(original, copy, drafts, self.vocab_size);
-            self.slots[slot].computed = computed;
+            let state = &mut self.slots[slot];
+            // Rows of drafts are computed again, from hidden states of the run.
+            let max_computed = if self.hidden.is_some() { state.copied } else { usize::MAX };
+            state.computed = computed.min(max_computed);
             sequence.drafts = drafts as u32;
         }
+    }
+
+    fn take_hidden(&mut self, table: &StepTable, batch: usize, hidden: HiddenRows<'_>) {
+        self.store_hidden(table, batch, hidden);
     }
 }
 
@@ -281,6 +315,7 @@ fn spawn_lane(
     plan: &Arc<Plan>,
     memories: &Arc<Memories>,
     control: &Control,
+    hidden: Option<&SharedHiddenStore>,
     variant: Variant,
     pool: PoolOptions,
 ) -> Result<JoinHandle<Result<(), LaneError>>, WorkerError> {
@@ -294,11 +329,15 @@ fn spawn_lane(
         grammars: None,
         routes_randomly: false,
         select_text: Vec::new(),
-        drafter: None,
+        // Nothing is drafted for the drafts themselves.
+        drafter: hidden.map(|store| -> SharedDrafter {
+            Arc::new(Mutex::new(PredictedStates(Arc::clone(store))))
+        }),
     };
+    let shared = SharedState { skew: None, hidden };
     // SAFETY: the coordinator sends plans that the validator has accepted; this is the plan's only
     // lane, built once, and the weights are in place.
-    let executor = unsafe { lane_executor(lane, plan, memories, control, &options, None) }?;
+    let executor = unsafe { lane_executor(lane, plan, memories, control, &options, shared) }?;
     let setup = LaneSetup {
         lane,
         worker: plan.topology.lane(lane).worker,

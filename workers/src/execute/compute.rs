@@ -18,16 +18,19 @@ use protocol::table::StepTable;
 use super::compressed::Compressed;
 use super::expert_cache::PlaceScratch;
 use super::expert_latent::ExpertLatent;
+use super::join_hidden::JoinHidden;
 use super::operands::Operands;
 use super::per_layer::PerLayer;
 use super::positions::Positions;
 use super::row_logits::RowLogits;
 use super::sample::SharedDrafter;
+use super::sampled_states::SampledStates;
 use super::streams::Streams;
 use super::{
     attention, delta, experts, indexed, latent, linear, sample, sparse_attention, streams,
 };
 use crate::error::WorkerError;
+use crate::hidden_store::SharedHiddenStore;
 use crate::lane_executor::WorkAmount;
 use crate::memory::View;
 use crate::partial_keys;
@@ -42,6 +45,7 @@ pub struct ComputeState {
     places: PlaceScratch,
     per_layer: PerLayer,
     expert_latent: ExpertLatent,
+    join_hidden: JoinHidden,
     streams: Streams,
     tokens: Vec<u32>,
     last_rows: Vec<u32>,
@@ -78,6 +82,7 @@ impl ComputeState {
             config.residual_size(),
             config.max_of_layers(ModelConfig::q_size),
             config.max_of_layers(ModelConfig::out_input_size),
+            if config.features.hidden_states.are_joined() { 2 * config.hidden_size } else { 0 },
             config.features.per_layer_inputs.map_or(0, |inputs| inputs.size),
             config.query_rank().unwrap_or(0),
             config.max_ffn_size(),
@@ -116,6 +121,7 @@ impl ComputeState {
             places: PlaceScratch::new(plan),
             per_layer: PerLayer::new(config, rows),
             expert_latent: ExpertLatent::new(config, rows),
+            join_hidden: JoinHidden::new(config, rows),
             streams: Streams::new(config, rows, logits_rows),
             tokens: Vec::with_capacity(rows),
             last_rows: Vec::with_capacity(logits_rows),
@@ -143,6 +149,13 @@ impl ComputeState {
         self
     }
 
+    /// Sets the hidden states that are joined with embeddings.
+    #[must_use]
+    pub(crate) fn with_hidden(mut self, store: SharedHiddenStore) -> ComputeState {
+        self.join_hidden.set_store(store);
+        self
+    }
+
     /// Runs one operation in the run's dtype `T`.
     pub(super) fn run<T: Element>(
         &mut self,
@@ -154,10 +167,7 @@ impl ComputeState {
         if compute.op == Op::Sample {
             let logits = operands.rows(compute.inputs[0], Value::Logits, rows);
             let logits = RowLogits::Values(logits);
-            let hidden = match compute.inputs.get(1) {
-                Some(region) => operands.rows::<T>(*region, Value::LastNormed, rows),
-                None => &[],
-            };
+            let hidden = SampledStates::<T>::read(&operands, compute, rows);
             let Self { kernels, sample, .. } = self;
             sample::sample_batch(kernels, &operands, compute.at, logits, hidden, sample);
             return WorkAmount { bytes: 0, rows: rows as u32 };
@@ -213,6 +223,10 @@ impl ComputeState {
                 self.list_tokens(operands, compute);
                 let Self { kernels, per_layer, tokens, .. } = self;
                 per_layer.embed::<T>(kernels, operands, compute, tokens);
+            }
+            Op::JoinHidden => {
+                let Self { kernels, join_hidden, .. } = self;
+                join_hidden.run::<T>(kernels, operands, compute, rows);
             }
             Op::PerLayerGate => {
                 let Self { kernels, per_layer, .. } = self;
@@ -279,11 +293,13 @@ impl ComputeState {
         let SampledRows { logits, hidden } = from;
         match plan.shape.dtype {
             Dtype::Bf16 => {
-                let hidden = hidden.map_or(&[][..], bytemuck::cast_slice::<u8, half::bf16>);
+                let pooled = hidden.map_or(&[][..], bytemuck::cast_slice::<u8, half::bf16>);
+                let hidden = SampledStates { pooled, residual: &[] };
                 sample::sample_batch(kernels, &operands, compute.at, logits, hidden, sample);
             }
             Dtype::F32 => {
-                let hidden = hidden.map_or(&[][..], bytemuck::cast_slice::<u8, f32>);
+                let pooled = hidden.map_or(&[][..], bytemuck::cast_slice::<u8, f32>);
+                let hidden = SampledStates { pooled, residual: &[] };
                 sample::sample_batch(kernels, &operands, compute.at, logits, hidden, sample);
             }
         }

@@ -17,6 +17,7 @@ mod expert_latent;
 mod experts;
 mod grammar_matchers;
 mod indexed;
+mod join_hidden;
 mod kv_owner;
 mod latent;
 mod linear;
@@ -27,6 +28,7 @@ pub(crate) mod pooling;
 mod positions;
 mod row_logits;
 pub mod sample;
+mod sampled_states;
 mod sparse_attention;
 mod streams;
 

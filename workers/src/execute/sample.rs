@@ -23,6 +23,7 @@ use super::operands::Operands;
 use super::penalties::{Changes, NextToken};
 use super::pooling::pool_rows;
 use super::row_logits::{RowLogits, draw_parameters};
+use super::sampled_states::SampledStates;
 use crate::checkpoint_copies;
 use crate::work_items::{LogitsRow, SequenceRows, logits_rows, sequences};
 
@@ -102,19 +103,18 @@ impl SampleState {
     }
 }
 
-/// Samples one token for each row of a stream and lists the rows of the next step. `hidden` has the
-/// same rows as `logits` after the final norm, or is empty if none is pooled.
+/// Samples one token for each row of a stream and lists the rows of the next step.
 pub(super) fn sample_batch<T: Element>(
     kernels: &Kernels,
     operands: &Operands<'_>,
     at: At,
     logits: RowLogits<'_>,
-    hidden: &[T],
+    hidden: SampledStates<'_, T>,
     state: &mut SampleState,
 ) {
     let Operands { plan, table, program, .. } = *operands;
-    if !hidden.is_empty() {
-        pool_rows(table, program, at, hidden);
+    if !hidden.pooled.is_empty() {
+        pool_rows(table, program, at, hidden.pooled);
     }
     let rows = LogitsRows { table, program, at };
     match logits {
@@ -127,12 +127,13 @@ pub(super) fn sample_batch<T: Element>(
         RowLogits::Greedy(tokens) => state.take_greedy(rows, tokens),
     }
     let eos = plan.config.eos_token_ids.as_slice();
-    let SampleState { tokens, iteration_planner, checkpoints, .. } = state;
     if !plan.shape.serves {
-        record(table, program, at, eos, |row, _| tokens[row]);
+        record(table, program, at, eos, |row, _| state.tokens[row]);
         return;
     }
-    record_step(table, program, at, eos, |row| tokens[row]);
+    record_step(table, program, at, eos, |row| state.tokens[row]);
+    hidden.give_to(&state.drafter, table, program, at);
+    let SampleState { iteration_planner, checkpoints, .. } = state;
     checkpoint_copies::take_due(operands.view, table, at.batch, checkpoints);
     if !table.has_owners() {
         state.list_next_step(table, usize::from(at.batch));

@@ -279,6 +279,7 @@ fn tensors(encoded: BlobFormat<'_>, weights: Weights) -> Vec<Tensor> {
             return vec![Tensor { id, shape, offset_bytes: 0, encoding }];
         }
         Weights::PerLayerProjection => Op::PerLayerEmbed,
+        Weights::JoinHidden => Op::JoinHidden,
         Weights::Embedding => Op::Embed,
         Weights::FinalNorm => Op::FinalNorm,
         Weights::Head => Op::Head,
@@ -296,6 +297,7 @@ fn tensors(encoded: BlobFormat<'_>, weights: Weights) -> Vec<Tensor> {
         Weights::Head => TensorId::Head,
         Weights::Layer { layer, op } => TensorId::Layer { layer: usize::from(layer), op, part },
         Weights::PerLayerProjection => TensorId::PerLayerProjection { part },
+        Weights::JoinHidden => TensorId::JoinHidden { part },
         Weights::Embedding | Weights::Positions | Weights::PerLayerTable => TensorId::Embedding,
     };
     let mut found = Vec::new();

@@ -23,7 +23,7 @@ use crate::execute::announce::announce;
 use crate::lane::wait_target;
 use crate::lane_executor::{LaneExecutor, Task};
 use crate::memory::View;
-use crate::setup::{LaneOptions, lane_executor, skew};
+use crate::setup::{LaneOptions, SharedState, lane_executor, skew};
 use crate::work_items;
 
 /// The logits from which one token of one sequence was drawn.
@@ -99,10 +99,11 @@ impl Interleaved {
         let skew = skew(plan, all, &options)?;
         for lane in plan.lanes() {
             let memories = prepared.memories(plan.topology.lane(lane).worker)?;
+            let shared = SharedState { skew: skew.as_ref(), hidden: None };
             // SAFETY: an instruction is the only user of memory while it is executed, since all are
             // executed by one thread and none keeps a slice.
             let executor =
-                unsafe { lane_executor(lane, plan, &memories, control, &options, skew.as_ref()) }?;
+                unsafe { lane_executor(lane, plan, &memories, control, &options, shared) }?;
             let last_sample = plan.programs.iter().map(|program| {
                 let list = program.lane(lane)?;
                 list.instructions.iter().rposition(|other| sample(other).is_some())

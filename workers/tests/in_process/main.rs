@@ -7,6 +7,7 @@ mod common;
 mod chunked;
 mod compressed;
 mod failures;
+mod hidden;
 mod owners;
 mod pages;
 mod pieces;

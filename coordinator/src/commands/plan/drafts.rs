@@ -7,7 +7,7 @@ use planner::speculation::{DraftedStep, SpeculativePlan};
 use report::placement::{format_device_contents, format_gpu_ops};
 use report::plain_table::{plain_table, right_aligned};
 use serde_json::{Value, json};
-use session::request::PlannedSpeculation;
+use session::request::{PlannedDrafter, PlannedSpeculation};
 
 /// A prediction, and what it is compared with.
 pub(super) struct DraftsOutput<'a> {
@@ -25,11 +25,13 @@ impl DraftsOutput<'_> {
 
     /// Returns the source of drafts, as part of a sentence.
     fn source(&self) -> String {
-        let model = self.assumed.draft_model.as_ref();
-        model.map_or_else(
-            || "drafts take no time".to_owned(),
-            |model| format!("{} drafts on the CPU", model.name),
-        )
+        match &self.assumed.drafter {
+            PlannedDrafter::Free => "drafts take no time".to_owned(),
+            PlannedDrafter::Model(model) => format!("{} drafts on the CPU", model.name),
+            PlannedDrafter::PredictionLayer => {
+                "the layer for multi-token prediction drafts on the CPU".to_owned()
+            }
+        }
     }
 
     pub(super) fn text(&self) -> String {
@@ -72,7 +74,7 @@ impl DraftsOutput<'_> {
         let plan = &search_result.plan;
         json!({
             "acceptance": self.assumed.acceptance, "max_drafts": self.assumed.max_drafts,
-            "draft_model": self.assumed.draft_model.as_ref().map(|model| &model.name),
+            "source": self.source(),
             "drafts": step.drafts, "policy": search_result.name.name(),
             "gpu": format_gpu_ops(&plan.map, &plan.config).1,
             "resident": format_device_contents(&plan.map),

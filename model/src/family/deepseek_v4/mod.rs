@@ -220,9 +220,10 @@ fn published(config: &ModelConfig, id: TensorId) -> Vec<TensorSlice> {
             TensorSlice::whole("hc_head_scale".to_owned(), &[1]),
         ],
         TensorId::Layer { layer, op, part } => layer_pieces(config, id, layer, op, part),
-        TensorId::Positions | TensorId::PerLayerTable | TensorId::PerLayerProjection { .. } => {
-            Vec::new()
-        }
+        TensorId::Positions
+        | TensorId::PerLayerTable
+        | TensorId::PerLayerProjection { .. }
+        | TensorId::JoinHidden { .. } => Vec::new(),
     }
 }
 

@@ -82,6 +82,8 @@ fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice>> {
         TensorId::PerLayerProjection { .. } => {
             Some(vec![GgufSlice::whole("per_layer_proj_norm.weight".to_owned(), vec![elements])])
         }
+        // Layers for multi-token prediction are not read from such files.
+        TensorId::JoinHidden { .. } => None,
         TensorId::Layer { layer, op, part } => {
             let block = block(config, layer, op);
             if let Some(pieces) = states::pieces(config, block, op, part) {

@@ -98,7 +98,8 @@ fn additions(config: &ModelConfig, ops: &[Op]) -> u32 {
 
 /// See [`Walk::additions_before`].
 fn additions_before(config: &ModelConfig) -> Vec<u32> {
-    let mut before = vec![0];
+    // The operation that joins an embedding with a hidden state counts as one.
+    let mut before = vec![u32::from(config.features.hidden_states.are_joined())];
     for layer in 0..config.num_layers {
         before.push(before[layer] + additions(config.of_layer(layer), config.layer_ops(layer)));
     }
@@ -215,7 +216,7 @@ impl<'a> Walk<'a> {
         }
         let written = expert_portions::writes(compute.op, model, compute.chunk);
         if let (Some(value), Some(output)) = (written, compute.output) {
-            let added = u32::from(compute.op != Op::Embed);
+            let added = u32::from(compute.op == Op::JoinHidden || !compute.op.precedes_layers());
             self.write_value(now, output, now.value(value, at, updates + added));
         }
         Ok(())
@@ -429,7 +430,7 @@ impl<'a> Walk<'a> {
                 let before = &config.layer_ops(layer)[..place];
                 self.additions_before[layer] + additions(config.of_layer(layer), before)
             }
-            None if matches!(op, Op::Embed | Op::PerLayerEmbed) => 0,
+            None if op.precedes_layers() => 0,
             None => self.additions_before[config.num_layers],
         }
     }
