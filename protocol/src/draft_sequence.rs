@@ -72,7 +72,9 @@ pub fn offer_copy(
     let (table, batch, slot) = (copy.table, copy.batch, copy.slot);
     assert_eq!(slot_state(table, batch, slot), SlotState::Free, "slot {slot} of a draft model");
     let prompt_len = sequence.field(Field::PromptLen) as usize;
-    let prompt_len = prompt_len.saturating_sub(part.skipped).min(part.tokens);
+    // A slot without a prompt counts as empty, so a copy that leaves the prompt out has its first
+    // token there.
+    let prompt_len = prompt_len.saturating_sub(part.skipped).min(part.tokens).max(1);
     copy.set_field(Field::PromptLen, prompt_len as u32);
     let tokens = sequence.table.tokens(sequence.batch, sequence.slot);
     for position in part.copied..part.tokens {
