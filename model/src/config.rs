@@ -195,7 +195,7 @@ impl Debug for ModelConfig {
                 if let Some(mamba) = mamba {
                     fields.field("mamba", mamba);
                 }
-                if *features != Features::default() {
+                if features.without_prediction() != Features::default() {
                     fields.field("features", features);
                 }
                 fields.finish()
@@ -331,21 +331,6 @@ impl ModelConfig {
     /// their own.
     pub const fn defers_residual(&self) -> bool {
         self.post_norms || self.features.streams.is_some()
-    }
-
-    /// Returns true if the outputs of experts are summed apart from the residual.
-    pub fn sums_experts(&self) -> bool {
-        self.has_parallel_experts() || self.features.streams.is_some() || self.has_expert_latent()
-    }
-
-    /// Returns true if experts compute rows of another width than the hidden state's.
-    pub fn has_expert_latent(&self) -> bool {
-        self.experts.is_some_and(|experts| experts.latent_size.is_some())
-    }
-
-    /// Returns the width of the rows that experts read and write, in elements.
-    pub fn expert_row_size(&self) -> usize {
-        self.experts.and_then(|experts| experts.latent_size).unwrap_or(self.hidden_size)
     }
 
     /// Returns the number of query heads that share one KV head.

@@ -44,13 +44,21 @@ pub struct Features {
     /// `None` if there is none.
     #[serde(default)]
     pub prediction_layer: Option<LayerKind>,
-    /// Whether hidden states enter or leave the model. A property of the run, not of the model.
+    /// Hidden states that enter or leave the model. A property of the run, not of the model.
     #[serde(default)]
     pub hidden_states: HiddenStates,
     /// For each kind of layer, the model with its sizes, in which all layers are of that kind;
     /// empty if kinds differ in nothing that operations depend on. Those of
     /// [`ModelConfig::with_kind_models`] alone are true.
     pub kind_models: Vec<ModelConfig>,
+}
+
+impl Features {
+    /// Returns the features without what multi-token prediction needs.
+    pub(crate) fn without_prediction(&self) -> Features {
+        let hidden_states = HiddenStates::Internal;
+        Features { prediction_layer: None, hidden_states, ..self.clone() }
+    }
 }
 
 /// Leaves out the models of kinds, which repeat the rest, and what multi-token prediction needs,

@@ -15,6 +15,7 @@ mod config_rope;
 mod config_unknown;
 pub mod delta;
 mod entries;
+mod expert_rows;
 pub mod experts;
 pub mod family;
 mod features;

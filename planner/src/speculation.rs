@@ -136,7 +136,7 @@ mod tests {
     use model::config::Dtype;
     use model::known::find_known;
 
-    /// Four layers of OPT-30B on a machine with a card that does not have the memory for one.
+    /// Four layers of OPT-30B on a machine whose card has the memory for few of them.
     struct Case {
         machine: Machine,
         batch_size: u16,
@@ -146,7 +146,7 @@ mod tests {
     impl Case {
         fn new(batch_size: u16, policy: PolicyName) -> Case {
             let mut machine = find_bundled("ryzen7950x-a4000").expect("there").expect("valid");
-            machine.memory.vram_gib = 1.0;
+            machine.memory.vram_gib = 4.0;
             Case { machine, batch_size, policy }
         }
 

@@ -134,6 +134,13 @@ pub struct ModelChoice {
     pub positions: Option<usize>,
 }
 
+impl ModelChoice {
+    /// Returns a model of which only the configuration is read; its weights need not exist.
+    pub const fn config_only(name: String, layers: Option<usize>) -> ModelChoice {
+        ModelChoice { name, revision: None, dummy_weights: true, layers, positions: None }
+    }
+}
+
 /// Work of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RunTask {

@@ -191,23 +191,8 @@ fn start_engine(
 ) -> anyhow::Result<ServingEngine> {
     program::validate::validate(&plan)
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
+    check_drafts(session, &plan)?;
     let (max_drafts, drafts_all) = (session.options.max_drafts, session.options.drafts_all);
-    if let Some(obstacle) = draft_obstacle(&plan, max_drafts).filter(|_| drafts_all) {
-        let option = match draft_model.is_some() {
-            _ if session.options.uses_prediction_layer => "--speculate mtp",
-            true => "--draft-model",
-            false => "--speculate ngram",
-        };
-        return Err(ArgumentError(format!("{option} is not possible: {obstacle}")).into());
-    }
-    let samples_on_device = plan.map.prefill.head == ComputeDevice::Gpu;
-    let is_on_cuda = is_cuda(session.options.device) && samples_on_device;
-    if session.options.uses_prediction_layer && is_on_cuda {
-        // The worker of a device does not copy the hidden states of all rows to the host.
-        let sentence = "--speculate mtp is not possible: a CUDA device samples; use --policy \
-                        cpu-only, --speculate ngram or --draft-model";
-        return Err(ArgumentError(sentence.to_owned()).into());
-    }
     let hardware = Hardware::resolve(session, plan.map.uses_gpu());
     let caches = draft_caches_of(config, &plan.shape);
     let draft_model = draft_model.map(|model| model.setup(session, caches, hardware.threads.cpu));
@@ -262,6 +247,28 @@ fn start_engine(
     let engine = ServingEngine::start(options)?;
     drop(reporter);
     Ok(engine)
+}
+
+/// Checks that tokens of all sequences can be drafted, if that was requested.
+fn check_drafts(session: &Session<'_>, plan: &Plan) -> Result<(), ArgumentError> {
+    let options = &session.options;
+    let obstacle = draft_obstacle(plan, options.max_drafts).filter(|_| options.drafts_all);
+    if let Some(obstacle) = obstacle {
+        let option = match options.draft_model.is_some() {
+            _ if options.uses_prediction_layer => "--speculate mtp",
+            true => "--draft-model",
+            false => "--speculate ngram",
+        };
+        return Err(ArgumentError(format!("{option} is not possible: {obstacle}")));
+    }
+    let samples_on_device = plan.map.prefill.head == ComputeDevice::Gpu;
+    if options.uses_prediction_layer && is_cuda(options.device) && samples_on_device {
+        // The worker of a device does not copy the hidden states of all rows to the host.
+        let sentence = "--speculate mtp is not possible: a CUDA device samples; use --policy \
+                        cpu-only, --speculate ngram or --draft-model";
+        return Err(ArgumentError(sentence.to_owned()));
+    }
+    Ok(())
 }
 
 /// Reports the first load, and then the measurement of step durations that follows it.

@@ -103,7 +103,7 @@ impl LaneBuildContext<'_> {
     }
 }
 
-/// What the lanes of a worker share in few runs.
+/// State that the lanes of a worker share in some runs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SharedState<'a> {
     /// Present in a plan that selects positions.

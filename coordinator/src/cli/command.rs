@@ -221,15 +221,14 @@ fn plan_request(args: PlanArgs) -> Result<PlanRequest, UsageError> {
 fn serving_plan(args: PlanArgs) -> Result<ServingWorkload, UsageError> {
     let model = ModelChoice {
         positions: args.positions.map(|positions| positions as usize),
-        ..config_only_model(args.model.ok_or(UsageError::PlanWithoutModel)?, args.layers)
+        ..planned_model(args.model, args.layers)?
     };
     Ok(plan_serve(model, args.dtype.dtype(), args.serving))
 }
 
-/// Returns a model of which only the configuration is read; its weights need not exist.
-pub(super) fn config_only_model(name: String, layers: Option<u32>) -> ModelChoice {
+fn planned_model(name: Option<String>, layers: Option<u32>) -> Result<ModelChoice, UsageError> {
     let layers = layers.map(|layers| layers as usize);
-    ModelChoice { name, revision: None, dummy_weights: true, layers, positions: None }
+    Ok(ModelChoice::config_only(name.ok_or(UsageError::PlanWithoutModel)?, layers))
 }
 
 /// Returns the workload to plan on described machines.
@@ -237,7 +236,7 @@ fn plan_workload(args: PlanArgs) -> Result<Box<PlanWorkload>, UsageError> {
     Ok(Box::new(PlanWorkload {
         model: ModelChoice {
             positions: args.positions.map(|positions| positions as usize),
-            ..config_only_model(args.model.ok_or(UsageError::PlanWithoutModel)?, args.layers)
+            ..planned_model(args.model, args.layers)?
         },
         dtype: args.dtype.dtype(),
         compress: args
@@ -316,9 +315,9 @@ fn timed_request(args: RunArgs) -> Result<TimedRequest, UsageError> {
 /// Returns the workload to plan on a described machine for timed emulation.
 fn timed_workload(args: RunArgs) -> Result<PlanWorkload, UsageError> {
     Ok(PlanWorkload {
-        model: config_only_model(
+        model: ModelChoice::config_only(
             args.of_model.model.ok_or(UsageError::NoModel)?,
-            args.of_model.layers,
+            args.of_model.layers.map(|layers| layers as usize),
         ),
         dtype: args.of_model.dtype.dtype(),
         compress: Some(args.of_model.compress.0).filter(|choice| *choice != CompressChoice::Auto),

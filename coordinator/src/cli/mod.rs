@@ -6,6 +6,8 @@ mod bench_serve;
 mod chats;
 pub mod command;
 mod device;
+#[cfg(test)]
+mod draft_tests;
 mod help;
 pub mod kv_select;
 mod kv_select_check;

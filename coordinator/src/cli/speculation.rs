@@ -2,9 +2,8 @@
 
 use clap::{Args, ValueEnum};
 use scheduler::DRAFTS_MAX;
-use session::request::{PlannedDrafter, PlannedSpeculation};
+use session::request::{ModelChoice, PlannedDrafter, PlannedSpeculation};
 
-use super::command::config_only_model;
 use super::usage_error::UsageError;
 
 /// Default maximum number of drafted tokens of a sequence in a step.
@@ -75,7 +74,7 @@ impl SpeculationArgs {
         }
         let acceptance = acceptance.ok_or(UsageError::DraftsWithoutAcceptance)?;
         let drafter = match self.draft_model {
-            Some(name) => PlannedDrafter::Model(config_only_model(name, None)),
+            Some(name) => PlannedDrafter::Model(ModelChoice::config_only(name, None)),
             None if self.uses_prediction_layer() => PlannedDrafter::PredictionLayer,
             None => PlannedDrafter::Free,
         };

@@ -17,9 +17,7 @@ use lab::load::arrivals::Rate;
 use lab::load::slo::Slo;
 use lab::request::{LengthsChoice, TimedReplay, TimedSource};
 use session::exit::Exit;
-use session::request::{
-    PlacementChoice, PlannedDrafter, PromptCacheConfig, RunRequest, RunTask, Verbosity,
-};
+use session::request::{PlacementChoice, PromptCacheConfig, RunRequest, RunTask, Verbosity};
 use session::values::{Batches, BatchesChoice, DeviceChoice};
 
 fn words(line: &str) -> Vec<&str> {
@@ -493,39 +491,4 @@ fn prompts_are_kept_where_it_is_said_and_of_what_reads_them() {
     let names = vec!["ab".to_owned(), "cd".to_owned()];
     let action = CacheAction::Remove { names, model: None, unused_days: Some(3), all: false };
     assert_eq!(request, CacheRequest { directory: "p".into(), action });
-}
-
-#[test]
-fn drafts_are_predicted_for_a_described_machine_with_an_acceptance() {
-    let planned = |line: &str| match parse(words(line)) {
-        Ok(Command::Plan(plan)) => match plan.source {
-            PlanSource::Machine { workload, .. } => workload.speculation,
-            other => panic!("{line}: {other:?}"),
-        },
-        other => panic!("{line}: {other:?}"),
-    };
-    let described = "plan --model llama-3-70b --machine spr-a100";
-    let of_ngrams = planned(&format!("{described} --speculate ngram --acceptance 0.7"));
-    let of_ngrams = of_ngrams.expect("drafts");
-    assert_eq!((of_ngrams.max_drafts, of_ngrams.acceptance), (16, 0.7));
-    assert_eq!(of_ngrams.drafter, PlannedDrafter::Free);
-    let of_model = "--draft-model llama-3.2-1b --acceptance 1 --draft-max 4";
-    let of_model = planned(&format!("{described} {of_model}")).expect("drafts");
-    assert_eq!(of_model.max_drafts, 4);
-    let is_named =
-        matches!(&of_model.drafter, PlannedDrafter::Model(m) if m.name == "llama-3.2-1b");
-    assert!(is_named, "{of_model:?}");
-    let of_layer = planned(&format!("{described} --speculate mtp --acceptance 0.9"));
-    assert_eq!(of_layer.expect("drafts").drafter, PlannedDrafter::PredictionLayer);
-    assert_eq!(planned(described), None);
-    assert_eq!(planned(&format!("{described} --speculate off")), None);
-    let refused = |rest: &str, expected| {
-        refused(&format!("plan --model llama-3-70b {rest}"), Exit::Usage, &[expected]);
-    };
-    refused("--machine spr-a100 --speculate ngram", "--acceptance");
-    refused("--machine spr-a100 --acceptance 0.5", "--speculate");
-    refused("--machine spr-a100 --speculate ngram --acceptance 1.5", "from 0 to 1");
-    refused("--machine spr-a100 --serve --speculate ngram --acceptance 0.5", "--serve");
-    refused("--speculate ngram", "--machine");
-    refused("--compare spr-a100 --draft-model llama-3.2-1b", "--machine");
 }

@@ -210,11 +210,9 @@ impl Op {
             Op::RouterNorm => "router_norm",
             Op::ExpertNorm => "expert_norm",
             Op::SumNorm => "sum_norm",
-            Op::PerLayerEmbed => "per_layer_embed",
-            Op::PerLayerGate => "per_layer_gate",
-            Op::PerLayerOut => "per_layer_out",
-            Op::PerLayerNorm => "per_layer_norm",
-            Op::StreamMap0 | Op::StreamAdd0 | Op::StreamMap1 | Op::StreamAdd1 => self.stream_name(),
+            Op::PerLayerEmbed | Op::PerLayerGate | Op::PerLayerOut => self.feature_name(),
+            Op::PerLayerNorm | Op::StreamMap0 | Op::StreamAdd0 => self.feature_name(),
+            Op::StreamMap1 | Op::StreamAdd1 => self.feature_name(),
             Op::Unrotate => "unrotate",
             Op::OutDown => "out_down",
             Op::Compress => "compress",
@@ -224,9 +222,13 @@ impl Op {
         }
     }
 
-    /// Returns the name of an operation that maps or mixes streams.
-    const fn stream_name(self) -> &'static str {
+    /// Returns the name of an operation with inputs per layer, or that maps or mixes streams.
+    const fn feature_name(self) -> &'static str {
         match self {
+            Op::PerLayerEmbed => "per_layer_embed",
+            Op::PerLayerGate => "per_layer_gate",
+            Op::PerLayerOut => "per_layer_out",
+            Op::PerLayerNorm => "per_layer_norm",
             Op::StreamMap0 => "stream_map0",
             Op::StreamAdd0 => "stream_add0",
             Op::StreamMap1 => "stream_map1",

@@ -125,24 +125,17 @@ impl Op {
             }
             Op::Gate | Op::Up | Op::Fc0 => linear(ffn, hidden, config.ffn_bias),
             Op::Down | Op::Fc1 => linear(hidden, ffn, config.ffn_bias),
-            Op::DenseGate | Op::DenseUp | Op::DenseDown => {
-                let ffn = config.experts?.dense?.ffn_size;
-                let (out, input) =
-                    if self == Op::DenseDown { (hidden, ffn) } else { (ffn, hidden) };
-                linear(out, input, config.ffn_bias)
+            Op::DenseGate | Op::DenseUp => {
+                linear(config.experts?.dense?.ffn_size, hidden, config.ffn_bias)
             }
-            Op::Router
-            | Op::ExpertGate
-            | Op::ExpertUp
-            | Op::ExpertDown
-            | Op::ExpertLatentDown
-            | Op::ExpertLatentUp => self.expert_weights(config),
+            Op::DenseDown => linear(hidden, config.experts?.dense?.ffn_size, config.ffn_bias),
+            Op::Router | Op::ExpertGate | Op::ExpertUp => self.expert_weights(config),
+            Op::ExpertDown | Op::ExpertLatentDown | Op::ExpertLatentUp => {
+                self.expert_weights(config)
+            }
             Op::Select | Op::Scores | Op::Softmax | Op::Wv | Op::Attention => None,
             Op::ExpertCombine | Op::Unrotate | Op::Sample => None,
-            // The gains of both norms are stored consecutively.
-            Op::JoinHidden => {
-                Some(WeightShape::new(Some((hidden, 2 * hidden)), [None, Some(2 * hidden)]))
-            }
+            Op::JoinHidden => self.feature_weights(config),
         }
     }
 
@@ -209,6 +202,8 @@ impl Op {
             }
             (Op::PerLayerGate, Some(inputs)) => linear(inputs.size, hidden, None),
             (Op::PerLayerOut, Some(inputs)) => linear(hidden, inputs.size, None),
+            // The gains of both norms are stored consecutively.
+            (Op::JoinHidden, _) => linear(hidden, 2 * hidden, Some(2 * hidden)),
             _ => return None,
         })
     }
