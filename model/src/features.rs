@@ -5,9 +5,9 @@ use std::fmt::{Debug, Formatter};
 use serde::{Deserialize, Serialize};
 
 use crate::config::ModelConfig;
+use crate::hidden_states::HiddenStates;
 use crate::indexer::Indexer;
 use crate::layers::LayerKind;
-use crate::prediction::HiddenStates;
 use crate::streams::ResidualStreams;
 use crate::unified_kv::UnifiedKv;
 

@@ -20,6 +20,7 @@ pub mod experts;
 pub mod family;
 mod features;
 pub mod generation;
+pub mod hidden_states;
 pub mod indexer;
 pub mod known;
 pub mod latent;

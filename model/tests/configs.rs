@@ -8,7 +8,7 @@ use std::path::Path;
 use model::config::ModelConfig;
 use model::config_json::{ParsedConfig, parse, parse_with_unknown};
 use model::family::{architectures, layouts};
-use model::prediction::HiddenStates;
+use model::hidden_states::HiddenStates;
 use model::source::TensorId;
 use serde_json::{Map, Value, json};
 

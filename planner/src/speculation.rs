@@ -60,15 +60,26 @@ pub struct SpeculativePlan {
 }
 
 impl SpeculativePlan {
-    /// Returns the new tokens of a group of full batches divided by its predicted duration: prefill
-    /// and as many steps as the tokens after the first take on average.
+    /// Returns the new tokens of a group of full batches divided by its predicted duration.
     pub fn tokens_per_s(&self) -> f64 {
-        let shape = &self.search_result.plan.shape;
-        let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
-        let decode_ns = f64::from(shape.max_new.saturating_sub(1)) * self.step.ns_per_token();
-        let total_ns = self.search_result.predicted.prefill_ns + decode_ns;
-        sequences * f64::from(shape.max_new) / (total_ns / 1e9)
+        tokens_per_s(&self.search_result, &self.step)
     }
+
+    /// Returns the throughput relative to that of a plan without drafts for the same request.
+    pub fn gain(&self, without: &SearchResult) -> f64 {
+        let step = DraftedStep { drafts: 0, tokens: 1.0, ns: without.steady.step_ns() };
+        self.tokens_per_s() / tokens_per_s(without, &step)
+    }
+}
+
+/// Returns the throughput of prefill and of as many steps as the tokens after the first take on
+/// average.
+fn tokens_per_s(search_result: &SearchResult, step: &DraftedStep) -> f64 {
+    let shape = &search_result.plan.shape;
+    let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
+    let decode_ns = f64::from(shape.max_new.saturating_sub(1)) * step.ns_per_token();
+    let total_ns = search_result.predicted.prefill_ns + decode_ns;
+    sequences * f64::from(shape.max_new) / (total_ns / 1e9)
 }
 
 /// Returns the fastest decoding with at least one draft a step. `plan` is a plan for the same
@@ -188,12 +199,14 @@ mod tests {
             })
         }
 
-        /// Returns the tokens per second without drafts, and the plan with them.
-        fn predict(&self, assumed: &AssumedDrafts) -> (f64, SpeculativePlan) {
+        /// Returns the plan with drafts, and its gain.
+        fn predict(&self, assumed: &AssumedDrafts) -> (SpeculativePlan, f64) {
             self.with_question(|question| {
-                let base = choose(question).expect("it fits");
-                let found = choose_drafts(question, &self.machine, &base.plan, assumed);
-                (base.tokens_per_s(), found.expect("it fits"))
+                let without = choose(question).expect("it fits");
+                let found = choose_drafts(question, &self.machine, &without.plan, assumed);
+                let found = found.expect("it fits");
+                let gain = found.gain(&without);
+                (found, gain)
             })
         }
     }
@@ -215,12 +228,11 @@ mod tests {
     #[test]
     fn streamed_weights_gain_nearly_the_tokens_of_a_step() {
         let case = Case::new(1, PolicyName::GpuOnly);
-        let (alone, found) = case.predict(&assumed(0.8));
-        let gain = found.tokens_per_s() / alone;
+        let (found, gain) = case.predict(&assumed(0.8));
         assert!(found.step.drafts >= 12, "{:?}", found.step);
         assert!(gain > 0.8 * found.step.tokens, "{gain} {:?}", found.step);
-        let (alone, found) = case.predict(&assumed(0.0));
-        assert!(found.tokens_per_s() <= alone, "drafts that are never accepted");
+        let (found, gain) = case.predict(&assumed(0.0));
+        assert!(gain <= 1.001, "drafts that are never accepted: {gain}");
         assert_eq!(found.step.drafts, 1, "the fewest");
     }
 
@@ -229,7 +241,7 @@ mod tests {
         let case = Case::new(1, PolicyName::CpuOnly);
         let drafts = |case: &Case, draft_step_ns| {
             let assumed = AssumedDrafts { draft_step_ns, ..assumed(0.8) };
-            case.predict(&assumed).1.step.drafts
+            case.predict(&assumed).0.step.drafts
         };
         let free = drafts(&case, 0.0);
         assert!(drafts(&Case::new(32, PolicyName::CpuOnly), 0.0) < free, "rows take time");
@@ -241,7 +253,7 @@ mod tests {
     fn choice_is_that_of_a_search_for_each_number() {
         let case = Case::new(8, PolicyName::Auto);
         let assumed = assumed(0.7);
-        let (_, found) = case.predict(&assumed);
+        let (found, _) = case.predict(&assumed);
         case.with_question(|question| {
             for drafts in [1, 2, 3, 4, 6, 8, 12, 16] {
                 let pricing = DraftedDecode { machine: &case.machine, drafts };

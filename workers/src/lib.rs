@@ -42,6 +42,7 @@ mod read_watchdog;
 mod rope_tables;
 mod sample_dependency;
 pub mod setup;
+mod shared_drafter;
 mod skew;
 pub mod squared_inputs;
 mod stall;

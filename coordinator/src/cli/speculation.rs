@@ -83,9 +83,10 @@ impl SpeculationArgs {
 
     /// Returns the flag that asks for drafts, if one does.
     pub(super) fn flag(&self) -> Option<&'static str> {
-        let is_off = matches!(self.speculate, None | Some(Drafts::Off));
-        let drafts = (!is_off).then_some("speculate");
-        drafts.or(self.draft_model.is_some().then_some("draft-model"))
+        match self.speculate {
+            None | Some(Drafts::Off) => self.draft_model.as_ref().map(|_| "draft-model"),
+            Some(_) => Some("speculate"),
+        }
     }
 
     /// Returns the arguments with the defaults of a server.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use engine::serving::{ServingEngine, ServingOptions, StepTime, draft_obstacle};
 use engine_api::serving::{Engine, Sampling};
 use model::config::Dtype;
-use model::prediction::HiddenStates;
+use model::hidden_states::HiddenStates;
 use planner::policy::{DefaultTiers, Policy, device_map};
 use program::compile::compile;
 use program::formats::KvFormat;

@@ -12,9 +12,9 @@ use crate::config_bounds::check_layers;
 use crate::config_fields::{ConfigError, ConfigFields};
 use crate::config_rope::{RopeDefaults, rope_of_type};
 use crate::experts::{ExpertScoring, Experts};
+use crate::hidden_states::HiddenStates;
 use crate::layers::{CacheSharing, FeedForward, LayerKind, LayerSizes, Layers};
 use crate::ops::Op;
-use crate::prediction::HiddenStates;
 use crate::rope::{Rope, RopeScaling};
 use crate::source::{TensorId, TensorPart};
 

@@ -56,8 +56,8 @@ pub use tensors::{Layouts, TensorSlice};
 use crate::architecture::missing_features;
 use crate::config::{Family, ModelConfig};
 use crate::config_fields::{ConfigError, ConfigFields};
+use crate::hidden_states::HiddenStates;
 use crate::ops::Op;
-use crate::prediction::HiddenStates;
 use crate::source::{TensorId, TensorPart};
 
 macro_rules! descriptions {

@@ -325,12 +325,17 @@ fn file_layer(config: &ModelConfig, layer: usize) -> usize {
 
 /// Returns the index of the layer of the files that has an operation of a layer.
 pub(crate) fn block(config: &ModelConfig, layer: usize, op: Op) -> usize {
-    let is_second = match op {
-        Op::Norm1 | Op::Fc0 | Op::Fc1 => true,
-        Op::Router | Op::ExpertUp | Op::ExpertDown => true,
-        Op::ExpertLatentDown | Op::ExpertLatentUp => true,
-        _ => false,
-    };
+    let is_second = matches!(
+        op,
+        Op::Norm1
+            | Op::Fc0
+            | Op::Fc1
+            | Op::Router
+            | Op::ExpertUp
+            | Op::ExpertDown
+            | Op::ExpertLatentDown
+            | Op::ExpertLatentUp
+    );
     file_layer(config, layer) + usize::from(is_second)
 }
 

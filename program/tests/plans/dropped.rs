@@ -3,8 +3,8 @@
 
 use crate::common::{Choices, PLAIN, llama, opt, shape, split};
 use model::config::ModelConfig;
+use model::hidden_states::HiddenStates;
 use model::ops::Op;
-use model::prediction::HiddenStates;
 use model::quantized_format::{Grouped, WeightFormat};
 use program::compile::{compile, compile_program, footprint};
 use program::ir::{Compute, Instruction, LaneProgram, Program, ProgramId, Region};
@@ -100,8 +100,8 @@ fn each_is_needed(name: &str, config: &ModelConfig, shape: &RunShape, map: &Devi
     dropped
 }
 
-/// Hidden states that `Sample` reads wherever operations are, and those that a layer for multi-token
-/// prediction joins with embeddings.
+/// Hidden states that `Sample` reads wherever operations are, and those that a layer for
+/// multi-token prediction joins with embeddings.
 #[test]
 fn hidden_states() {
     let mut config = llama();

@@ -10,12 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use model::source::{TensorId, TensorPart};
 use program::plan::Plan;
-use program::step_table::Field;
-use protocol::drafts::HiddenRows;
 use protocol::messages::WeightsOrigin;
 use protocol::table::StepTable;
 
-use super::{DraftModel, DraftSlot};
 use crate::hidden_store::{HiddenStore, RowPlace, SharedHiddenStore};
 use crate::load::{LoadError, OpenWeights};
 
@@ -54,8 +51,13 @@ impl HiddenStates {
         &self.store
     }
 
+    /// Returns the number of elements of a row.
+    pub(super) const fn hidden_size(&self) -> usize {
+        self.gain.len()
+    }
+
     /// Stores a row after the run's last norm.
-    fn write(&mut self, table: &StepTable, place: RowPlace, row: &[f32]) {
+    pub(super) fn write(&mut self, table: &StepTable, place: RowPlace, row: &[f32]) {
         let mean = row.iter().map(|x| x * x).sum::<f32>() / row.len() as f32;
         let scale = 1.0 / (mean + self.eps).sqrt();
         for ((out, x), gain) in self.normed.iter_mut().zip(row).zip(&self.gain) {
@@ -63,31 +65,5 @@ impl HiddenStates {
         }
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         store.write(table, place, &self.normed);
-    }
-}
-
-impl DraftModel {
-    /// Stores hidden states of a sequence. If the caches have too few pages for them, the copy
-    /// begins anew with the next ones.
-    pub(super) fn store_hidden(&mut self, table: &StepTable, batch: usize, given: HiddenRows<'_>) {
-        let slot = self.slot(batch, given.slot);
-        let field = |field| table.field(batch, given.slot, field);
-        let sequence = Some((field(Field::Arrival), field(Field::PromptLen)));
-        let DraftSlot { sequence: known, skipped, hidden, .. } = self.slots[slot];
-        if known != sequence || skipped + hidden != given.first + 1 {
-            self.clear_slot(slot);
-            let state = &mut self.slots[slot];
-            (state.sequence, state.skipped) = (sequence, given.first + 1);
-        }
-        let Some(states) = &mut self.hidden else { return };
-        let state = &mut self.slots[slot];
-        let rows = given.rows.chunks_exact(states.gain.len());
-        let count = state.hidden + rows.len();
-        if self.pages.reserve(&self.table, slot, count) {
-            for (row, position) in rows.zip(state.hidden..) {
-                states.write(&self.table, RowPlace { batch: 0, slot, position }, row);
-            }
-            state.hidden = count;
-        }
     }
 }

@@ -12,6 +12,7 @@
 mod hidden_states;
 mod measure;
 mod pages;
+mod store_hidden;
 #[cfg(test)]
 mod tests;
 
@@ -35,12 +36,12 @@ use scheduler::{DraftAcceptance, Sequence, StepCostCurve, limit_drafts};
 use shm::{Control, Mapping};
 
 use crate::error::{LaneError, WorkerError};
-use crate::execute::sample::SharedDrafter;
 use crate::hidden_store::{PredictedStates, SharedHiddenStore};
 use crate::lane::{LaneRunner, LaneSetup};
 use crate::load::{LoadError, OpenWeights, load};
 use crate::memory::Memories;
 use crate::setup::{LaneOptions, SharedState, lane_executor};
+use crate::shared_drafter::SharedDrafter;
 use crate::stall::StallBounds;
 use hidden_states::HiddenStates;
 use pages::SlotPages;

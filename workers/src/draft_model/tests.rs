@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kernels::{PoolOptions, Variant};
 use model::config::{Dtype, ModelConfig};
 use model::config_json;
-use model::prediction::HiddenStates;
+use model::hidden_states::HiddenStates;
 use model::source::safetensors::SafetensorsSource;
 use model::source::{SourceError, WeightSource};
 use planner::policy::{DefaultTiers, Policy, device_map};

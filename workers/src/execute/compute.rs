@@ -23,7 +23,6 @@ use super::operands::Operands;
 use super::per_layer::PerLayer;
 use super::positions::Positions;
 use super::row_logits::RowLogits;
-use super::sample::SharedDrafter;
 use super::sampled_states::SampledStates;
 use super::streams::Streams;
 use super::{
@@ -34,6 +33,7 @@ use crate::hidden_store::SharedHiddenStore;
 use crate::lane_executor::WorkAmount;
 use crate::memory::View;
 use crate::partial_keys;
+use crate::shared_drafter::SharedDrafter;
 use crate::work_items::{SequenceRows, attends_deferred, logits_rows, row_counts, sequences};
 
 /// Kernels and scratch of a lane that runs operations, sized by the plan's maxima.

@@ -10,7 +10,7 @@ use program::checkpoints::CheckpointLayout;
 use program::ir::{At, ProgramId};
 use program::plan::Plan;
 use program::step_table::{EndReason, Field, List};
-use protocol::drafts::{Drafter, record_drafts};
+use protocol::drafts::record_drafts;
 use protocol::grammar_source::GrammarSource;
 use protocol::iteration_planner::IterationPlanner;
 use protocol::prompt_lookup::PromptLookup;
@@ -25,6 +25,7 @@ use super::pooling::pool_rows;
 use super::row_logits::{RowLogits, draw_parameters};
 use super::sampled_states::SampledStates;
 use crate::checkpoint_copies;
+use crate::shared_drafter::SharedDrafter;
 use crate::work_items::{LogitsRow, SequenceRows, logits_rows, sequences};
 
 /// Scratch for the rows of a batch, allocated once.
@@ -50,9 +51,6 @@ pub(super) struct SampleState {
     /// Source of drafted tokens, in a serving run.
     drafter: SharedDrafter,
 }
-
-/// A source of drafted tokens, which only the lane that samples uses.
-pub type SharedDrafter = Arc<Mutex<dyn Drafter>>;
 
 impl SampleState {
     /// Allocates for up to `rows` rows of logits of `plan`, on `threads` threads.

@@ -11,7 +11,7 @@ use protocol::drafts::HiddenRows;
 use protocol::table::StepTable;
 
 use super::operands::Operands;
-use super::sample::SharedDrafter;
+use crate::shared_drafter::SharedDrafter;
 use crate::work_items::{SequenceRows, row_counts, sequences};
 
 /// Hidden states of a sample.

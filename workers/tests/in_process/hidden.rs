@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::common::placed::{cpu_only, options, shape, two_split};
 use model::config::{Dtype, ModelConfig};
 use model::config_json;
-use model::prediction::HiddenStates;
+use model::hidden_states::HiddenStates;
 use model::source::safetensors::SafetensorsSource;
 use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::Split;

@@ -18,11 +18,6 @@ pub(super) struct DraftsOutput<'a> {
 }
 
 impl DraftsOutput<'_> {
-    /// Returns the throughput relative to that without drafts.
-    fn gain(&self) -> f64 {
-        self.found.tokens_per_s() / self.chosen.tokens_per_s()
-    }
-
     /// Returns the source of drafts, as part of a sentence.
     fn source(&self) -> String {
         match &self.assumed.drafter {
@@ -64,7 +59,7 @@ impl DraftsOutput<'_> {
             "{} drafts a step: {:.2} tokens/s, {:.2} x without drafts",
             step.drafts,
             self.found.tokens_per_s(),
-            self.gain()
+            self.found.gain(self.chosen)
         );
         text
     }
@@ -79,7 +74,7 @@ impl DraftsOutput<'_> {
             "gpu": format_gpu_ops(&plan.map, &plan.config).1,
             "resident": format_device_contents(&plan.map),
             "step_ms": step.ns / 1e6, "tokens_per_step": step.tokens,
-            "tokens_per_s": self.found.tokens_per_s(), "gain": self.gain(),
+            "tokens_per_s": self.found.tokens_per_s(), "gain": self.found.gain(self.chosen),
             "compared": compared.iter().map(step_json).collect::<Vec<_>>(),
         })
     }
