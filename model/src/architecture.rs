@@ -25,7 +25,7 @@ const MISSING_FEATURES: &[(&str, &str)] = &[
     ("gpt2", "learned positions with fused linears that are stored transposed"),
     ("granitemoeshared", "experts that every row passes"),
     ("jamba", "state-space layers"),
-    ("kimik3", "experts in a latent, and residual streams of blocks"),
+    ("kimik3", "gated experts in a latent, and residual streams of blocks"),
     ("lfm2vl", "convolutional layers next to images"),
     ("llama4", "attention in chunks, and experts that every row passes"),
     ("mamba", "state-space layers"),

@@ -91,7 +91,6 @@ fn a_head_that_text_and_whole_disagree_on_is_the_checkpoints() {
     assert_eq!(embedding[0].names[0], "language_model.model.embed_tokens.weight");
 }
 
-/// Returns a small LLaMA with an additional field.
 #[test]
 fn layers_for_multi_token_prediction_change_no_key_of_stored_data() {
     for fixture in ["glm4_moe_mtp", "deepseek_v3_mtp"] {
@@ -108,6 +107,7 @@ fn layers_for_multi_token_prediction_change_no_key_of_stored_data() {
     }
 }
 
+/// Returns a small LLaMA with an additional field.
 fn llama_with(field: &str, value: Value) -> Map<String, Value> {
     let mut config = json!({
         "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 160,

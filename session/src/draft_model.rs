@@ -3,6 +3,7 @@
 
 use anyhow::Context;
 use engine::serving::draft_obstacle;
+use model::config::ModelConfig;
 use planner::budget::{Budget, MemoryLimits};
 use planner::policy::{DefaultTiers, Formats, Policy, device_map};
 use program::compile::{CompileError, compile, footprint};
@@ -57,12 +58,7 @@ impl DraftModel {
         let option = format!("--draft-model {}", choice.name);
         let mut model =
             ModelHandle::open(choice, session.options.seed).with_context(|| option.clone())?;
-        if model.config.layers.has_states() {
-            // A draft of this model depends on its earlier ones, which its states would contain.
-            let sentence =
-                format!("{option} is not possible: the model has layers with a recurrent state");
-            return Err(ArgumentError(sentence).into());
-        }
+        check_can_draft(&model.config).with_context(|| option.clone())?;
         model.config.layers.set_draft_positions(session.options.max_drafts as usize);
         check_vocabulary(session.model, &model).with_context(|| option.clone())?;
         Ok(Some(DraftModel { option, model }))
@@ -87,7 +83,7 @@ impl DraftModel {
             let mib = |bytes: u64| bytes.div_ceil(1 << 20);
             let sentence = format!(
                 "{}: it requires {} MiB of {} MiB of host memory. Use fewer --slots, a smaller \
-                 --context or a smaller draft model",
+                 --context, or other drafts",
                 self.option,
                 mib(draft_bytes),
                 mib(all_bytes)
@@ -176,9 +172,7 @@ impl DraftModel {
 /// Checks that the tokens of a draft model are those of the model.
 fn check_vocabulary(model: &ModelHandle, draft: &ModelHandle) -> anyhow::Result<()> {
     let (Some(own), Some(other)) = (model.codec()?, draft.codec()?) else {
-        let (own, other) = (model.config.vocab_size, draft.config.vocab_size);
-        anyhow::ensure!(own == other, "it has {other} tokens, but the model has {own}");
-        return Ok(());
+        return Ok(check_sizes(&model.config, &draft.config)?);
     };
     let (own, other) = (own.token_bytes()?, other.token_bytes()?);
     let differing = own.iter().zip(&other).position(|(own, other)| own != other);
@@ -192,4 +186,33 @@ fn check_vocabulary(model: &ModelHandle, draft: &ModelHandle) -> anyhow::Result<
         );
     }
     Ok(())
+}
+
+/// Checks that a model can draft: a draft depends on earlier ones, which a state would contain.
+///
+/// # Errors
+/// A model with states.
+pub(super) fn check_can_draft(draft: &ModelConfig) -> Result<(), ArgumentError> {
+    if !draft.layers.has_states() {
+        return Ok(());
+    }
+    let sentence =
+        "the model has layers with a recurrent state, which cannot draft; use one without";
+    Err(ArgumentError(sentence.to_owned()))
+}
+
+/// Checks the numbers of tokens of a model and of one that drafts for it.
+///
+/// # Errors
+/// Different numbers.
+pub(super) fn check_sizes(model: &ModelConfig, draft: &ModelConfig) -> Result<(), ArgumentError> {
+    let (expected, found) = (model.vocab_size, draft.vocab_size);
+    if expected == found {
+        return Ok(());
+    }
+    Err(ArgumentError(format!(
+        "its vocabulary has {found} tokens, that of {} {expected}; use a model with the same \
+         tokenizer",
+        model.name
+    )))
 }

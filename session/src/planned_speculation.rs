@@ -10,6 +10,7 @@ use planner::speculation::{AssumedDrafts, SpeculativePlan, choose_drafts};
 use program::plan::RunShape;
 
 use super::argument_error::ArgumentError;
+use super::draft_model::{check_can_draft, check_sizes};
 use super::machine_plan::{self, MachinePlanner};
 use crate::request::{PlanWorkload, PlannedDrafter, PlannedSpeculation};
 use crate::values::{Batches, BatchesChoice, CompressChoice};
@@ -19,6 +20,8 @@ use crate::values::{Batches, BatchesChoice, CompressChoice};
 struct DrafterCosts {
     /// Duration of a step, which drafts a token of every sequence.
     step_ns: f64,
+    /// Duration of the prompts of all sequences.
+    prefill_ns: f64,
     /// Host memory for its weights and caches.
     dram_bytes: u64,
 }
@@ -45,15 +48,23 @@ impl MachinePlanner<'_> {
             acceptance: speculation.acceptance,
             max_drafts: speculation.max_drafts,
             draft_step_ns: drafter.step_ns,
+            draft_prefill_ns: drafter.prefill_ns,
         };
         let dram_bytes = self.limits.dram_bytes.saturating_sub(drafter.dram_bytes);
-        let beside = self.with_limits(MemoryLimits { dram_bytes, ..self.limits });
+        let within_rest = self.with_limits(MemoryLimits { dram_bytes, ..self.limits });
         let (batches, batch_size) = (plan.shape.batches, plan.shape.batch_size);
-        let found = beside.with_question(&formats, batch_size, |question| {
+        let found = within_rest.with_question(&formats, batch_size, |question| {
             let question = SearchRequest { batches, batch_size, ..question };
             choose_drafts(&question, &self.machine.description, plan, &assumed)
         });
-        Ok(found?)
+        found.with_context(|| {
+            let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+            format!(
+                "with {} MiB of {} MiB of host memory for what drafts",
+                mib(drafter.dram_bytes),
+                mib(self.limits.dram_bytes)
+            )
+        })
     }
 
     /// Returns the costs of a source of drafts for as many sequences as a run has.
@@ -69,7 +80,8 @@ impl MachinePlanner<'_> {
                     let model = choice.clone();
                     let workload = PlanWorkload { model, ..self.workload.clone() };
                     let draft_model = machine_plan::open(&workload)?.config;
-                    check_suits(self.config, &draft_model)?;
+                    check_can_draft(&draft_model)?;
+                    check_sizes(self.config, &draft_model)?;
                     self.cpu_costs(&draft_model, run)
                 };
                 open().with_context(|| format!("--draft-model {}", choice.name))
@@ -93,7 +105,12 @@ impl MachinePlanner<'_> {
     /// Returns the costs of a model on the CPU that drafts.
     fn cpu_costs(&self, config: &ModelConfig, run: &RunShape) -> anyhow::Result<DrafterCosts> {
         let sequences = u32::from(run.batches) * u32::from(run.batch_size);
-        let size = u16::try_from(sequences).context("too many sequences for a draft model")?;
+        let size = u16::try_from(sequences).with_context(|| {
+            format!(
+                "{sequences} sequences, at most {} can be drafted for; use smaller --batches",
+                u16::MAX
+            )
+        })?;
         let workload = PlanWorkload {
             compress: Some(CompressChoice::None),
             batches: BatchesChoice::Fixed(Batches { count: 1, size }),
@@ -106,23 +123,7 @@ impl MachinePlanner<'_> {
         let planner = MachinePlanner::new(&workload, self.machine, config);
         let (chosen, _) = planner.choose_placement()?;
         let dram_bytes = Budget::from_plan(&chosen.plan).dram_bytes(&planner.limits);
-        Ok(DrafterCosts { step_ns: chosen.steady.step_ns(), dram_bytes })
+        let (step_ns, prefill_ns) = (chosen.steady.step_ns(), chosen.predicted.prefill_ns);
+        Ok(DrafterCosts { step_ns, prefill_ns, dram_bytes })
     }
-}
-
-/// Checks that a model can draft for another one, as far as configurations tell.
-fn check_suits(model: &ModelConfig, draft_model: &ModelConfig) -> Result<(), ArgumentError> {
-    let refusal = |reason: String| Err(ArgumentError(reason));
-    if draft_model.layers.has_states() {
-        return refusal("the model has layers with a recurrent state, which cannot draft".into());
-    }
-    let (own, other) = (model.vocab_size, draft_model.vocab_size);
-    if own != other {
-        return refusal(format!(
-            "its vocabulary has {other} tokens, that of {} {own}; choose a model with the same \
-             tokenizer",
-            model.name
-        ));
-    }
-    Ok(())
 }

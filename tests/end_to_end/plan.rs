@@ -118,6 +118,9 @@ fn speculative_decoding_is_predicted_with_its_best_number_of_drafts() {
     let (_, answer, _) = planned(&llama, &["--draft-model", "llama-3.2-1b"]);
     let found = &answer["speculation"];
     assert!((1..16).contains(&found["drafts"].as_u64().expect("drafts")), "{found}");
+    let (code, _, said) = planned(&llama, &["--speculate", "mtp"]);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("--speculate mtp") && said.contains("llama-3-8b"), "{said}");
     let (code, _, said) = planned(&llama, &["--draft-model", "opt-125m"]);
     assert_eq!(code, Some(2));
     assert!(said.contains("--draft-model opt-125m") && said.contains("50272"), "{said}");

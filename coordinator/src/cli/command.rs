@@ -314,6 +314,9 @@ fn timed_request(args: RunArgs) -> Result<TimedRequest, UsageError> {
 
 /// Returns the workload to plan on a described machine for timed emulation.
 fn timed_workload(args: RunArgs) -> Result<PlanWorkload, UsageError> {
+    if args.speculation.uses_prediction_layer() {
+        return Err(UsageError::TimedPredictionLayer);
+    }
     Ok(PlanWorkload {
         model: ModelChoice::config_only(
             args.of_model.model.ok_or(UsageError::NoModel)?,

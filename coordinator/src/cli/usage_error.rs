@@ -86,6 +86,11 @@ pub enum UsageError {
          remove --{flag}."
     )]
     DraftsWithoutMachine { flag: &'static str },
+    #[error(
+        "timed emulation does not emulate the layer that drafts; use --speculate ngram, or plan \
+         --speculate mtp."
+    )]
+    TimedPredictionLayer,
     #[error("--chart with --serve draws a replay; add --timed POLICY.")]
     ChartWithoutReplay,
     #[error("--emulated-threads requires --device emulated; remove it.")]

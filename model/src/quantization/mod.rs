@@ -130,7 +130,7 @@ impl Quantization {
 
 /// Returns true if an `expert_dtype` declares 4-bit floats.
 fn is_fp4(dtype: Option<&Value>) -> bool {
-    dtype.and_then(Value::as_str).is_some_and(|name| name.eq_ignore_ascii_case("fp4"))
+    dtype.and_then(Value::as_str) == Some("fp4")
 }
 
 impl QuantizationFields<'_> {

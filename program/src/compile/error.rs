@@ -57,8 +57,7 @@ pub enum CompileError {
     BarrierSlots,
     #[error(
         "paged caches of this model need at least one page, of a multiple of {multiple} positions, \
-         not {kv_pages} pages of {page_positions}; use pages of {multiple} positions, or \
-         contiguous caches (`--policy ellm`)"
+         not {kv_pages} pages of {page_positions}"
     )]
     Pages { kv_pages: u32, page_positions: u32, multiple: usize },
     #[error("checkpoints of sequences cannot be taken: {problem}")]

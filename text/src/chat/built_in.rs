@@ -67,6 +67,23 @@ mod tests {
     }
 
     #[test]
+    fn answers_of_deepseek_v4_follow_their_token_after_every_role() {
+        let thought = [("reasoning_content", "\"hm\"")];
+        let turns = [
+            turn("system", "S", &[]),
+            turn("assistant", "A", &[]),
+            turn("assistant", "B", &thought),
+            turn("user", "U", &[]),
+            turn("system", "T", &[]),
+            turn("assistant", "C", &thought),
+            turn("user", "V", &[]),
+        ];
+        let expected = "<bos>S<｜Assistant｜></think>A<eos>B<eos><｜User｜>U\
+            T<｜Assistant｜></think>C<eos><｜User｜>V<｜Assistant｜><think>";
+        assert_eq!(rendered(&turns, &[], &[("thinking", "true")]), expected);
+    }
+
+    #[test]
     fn calls_of_deepseek_v4_and_their_results_are_markup_within_turns() {
         let call = r#"[{"id": "1", "type": "function", "function": {"name": "sum",
             "arguments": {"text": "a \"b\"", "n": 7, "list": [1, "é"]}}}]"#;

@@ -211,12 +211,6 @@ fn layers_draft_what_they_predict() {
         let (table, mut model) = fixture.start(Dtype::F32);
         let expected: Vec<Vec<Vec<u32>>> = fixture.lists("drafts");
         assert_eq!(drafts(&table, &mut model, sequences(&fixture), 0), expected, "{name}");
-        // Each of these mistakes would be found.
-        let without = fixture.golden["without"].as_object().expect("mistakes");
-        assert_eq!(without.len(), 7);
-        for (mistake, drafts) in without {
-            assert_ne!(drafts, &fixture.golden["drafts"], "{name}: {mistake}");
-        }
     }
 }
 

@@ -30,7 +30,7 @@ impl DraftsOutput<'_> {
     }
 
     pub(super) fn text(&self) -> String {
-        let SpeculativePlan { search_result, step, compared } = &self.found;
+        let SpeculativePlan { search_result, step, compared, .. } = &self.found;
         let plan = &search_result.plan;
         let (_, in_decode) = format_gpu_ops(&plan.map, &plan.config);
         let device = format_device_contents(&plan.map)
@@ -44,12 +44,12 @@ impl DraftsOutput<'_> {
         );
         let mut table = plain_table();
         table.set_header(["drafts", "step ms", "tokens a step", "ms a token"]);
-        for one in compared {
+        for step in compared {
             table.add_row([
-                one.drafts.to_string(),
-                format!("{:.1}", one.ns / 1e6),
-                format!("{:.2}", one.tokens),
-                format!("{:.1}", ms_per_token(one)),
+                step.drafts.to_string(),
+                format!("{:.1}", step.ns / 1e6),
+                format!("{:.2}", step.tokens),
+                format!("{:.1}", ms_per_token(step)),
             ]);
         }
         right_aligned(&mut table, 0..4);
@@ -65,7 +65,7 @@ impl DraftsOutput<'_> {
     }
 
     pub(super) fn json(&self) -> Value {
-        let SpeculativePlan { search_result, step, compared } = &self.found;
+        let SpeculativePlan { search_result, step, compared, .. } = &self.found;
         let plan = &search_result.plan;
         json!({
             "acceptance": self.assumed.acceptance, "max_drafts": self.assumed.max_drafts,
