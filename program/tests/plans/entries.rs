@@ -113,7 +113,7 @@ fn pages_of_unfinished_groups_are_refused_with_their_multiple() {
         let error = paged(page_positions).expect_err("it is refused");
         let expected = CompileError::Pages { kv_pages: 4, page_positions, multiple: 48 };
         assert_eq!(error, expected);
-        assert!(error.to_string().contains("use pages of 48 positions"), "{error}");
+        assert!(error.to_string().contains("a multiple of 48 positions"), "{error}");
     }
     for page_positions in [48, 288] {
         let refused = paged(page_positions).err();
