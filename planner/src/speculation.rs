@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(slow.step(3, 7.0).ns, 13.0);
     }
 
-    /// Where weights are streamed, rows cost little.
+    /// Rows cost little where weights are streamed.
     #[test]
     fn streamed_weights_gain_nearly_the_tokens_of_a_step() {
         let case = Case::new(1, PolicyName::GpuOnly);

@@ -47,10 +47,12 @@ pub(super) struct RowFactors<S: Simd> {
 }
 
 impl<S: Simd> RowFactors<S> {
+    /// Loads the factors of a row.
+    ///
     /// # Safety
     /// `factors` are those of a tile of `rows` rows, of which `row` is one.
     #[inline(always)]
-    pub(super) unsafe fn of(s: S, factors: *const f32, row: usize, rows: usize) -> Self {
+    pub(super) unsafe fn load(s: S, factors: *const f32, row: usize, rows: usize) -> Self {
         // SAFETY: the caller's promise.
         unsafe {
             RowFactors {

@@ -176,7 +176,7 @@ where
                 let sums = group_sums::<S, P, D, STEPS, R>(s, decoder, at, x, factors);
                 let ranges = [records.ranges(s, panel, group), records.ranges(s, second, group)];
                 for row in 0..R {
-                    let of_row = RowFactors::of(s, factors, row, R);
+                    let of_row = RowFactors::load(s, factors, row, R);
                     for p in 0..PANELS {
                         let (scale, min) = ranges[p];
                         let part = of_row.part(s, sums[row][p]);

@@ -177,7 +177,7 @@ impl TileCall {
                 let x = self.x.add(first_step * R);
                 let sums = group_sums::<S, P, R>(s, weights, x, factors, self.steps);
                 for row in 0..R {
-                    let of_row = RowFactors::of(s, factors, row, R);
+                    let of_row = RowFactors::load(s, factors, row, R);
                     for panel in 0..PANELS {
                         let scale = s.load(ranges.add(panel * S::LANES));
                         let part = of_row.part(s, sums[row][panel]);
@@ -186,7 +186,7 @@ impl TileCall {
                 }
                 if self.has_minimums {
                     for row in 0..R {
-                        let of_row = RowFactors::of(s, factors, row, R);
+                        let of_row = RowFactors::load(s, factors, row, R);
                         for panel in 0..PANELS {
                             let min = s.load(ranges.add((PANELS + panel) * S::LANES));
                             totals[row][panel] = s.fma(min, of_row.sum, totals[row][panel]);

@@ -57,7 +57,7 @@ impl<S: Simd> OutOfLine<S> for PackBytes<'_> {
                     // SAFETY: x has these inputs of the row; the tile's dwords and factors are this
                     // task's to write.
                     unsafe {
-                        let rounded = Rounded::of(s, x, group, inputs);
+                        let rounded = Rounded::compute(s, x, group, inputs);
                         for (i, &dword) in rounded.dwords(bits).iter().enumerate().take(units) {
                             to.add(row * row_stride + i * dword_stride).write(dword);
                         }
@@ -89,7 +89,7 @@ impl Rounded {
     /// # Safety
     /// `x` has the values.
     #[inline(always)]
-    unsafe fn of<S: Simd>(s: S, x: *const bf16, group: usize, inputs: usize) -> Rounded {
+    unsafe fn compute<S: Simd>(s: S, x: *const bf16, group: usize, inputs: usize) -> Rounded {
         let mut padded = [bf16::ZERO; MAX_GROUP];
         let x = if inputs < group {
             for (i, value) in padded.iter_mut().enumerate().take(inputs) {
