@@ -93,8 +93,8 @@ fn what_does_not_fit_is_refused_with_numbers_or_compressed_aloud() {
     assert_eq!(rate(&[]), Some(best));
 }
 
-/// A step gains nearly as much as it has tokens where weights are streamed. A draft model takes time,
-/// and needs the model's vocabulary.
+/// A step gains nearly as much as it has tokens where weights are streamed. A draft model takes
+/// time, and needs the model's vocabulary.
 #[test]
 fn speculative_decoding_is_predicted_with_its_best_number_of_drafts() {
     let machine = ["--machine", "ryzen7950x-a4000", "--batches", "1x1", "--json"];
